@@ -1,0 +1,39 @@
+"""What one forward step computes: data that the scheduler's side makes and the runner carries out. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Protocol
+
+from .sequence import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A run of positions of one sequence: ``tokens`` stand at ``start … start + len(tokens) - 1``.
+
+    KV of a position is written through ``table`` (position ``p`` goes to row ``p % 16`` of block
+    ``table[p // 16]``) unless the position is below ``write_from``: then it exists already and is only read
+    (the one token that a full prefix hit needs must not write into a shared block).
+    ``sample`` asks for the next token after the last position; ``generated`` is how many tokens of output
+    exist already (the random stream of a seeded request depends on it and on the seed alone).
+    """
+
+    sequence_id: int
+    tokens: tuple[int, ...]
+    start: int
+    table: tuple[int, ...]
+    write_from: int
+    sample: bool
+    sampling: Sampling
+    seed: int
+    generated: int
+
+
+class Runner(Protocol):
+    """Computes chunks. The KV of every position below each chunk's ``start`` is on the device already."""
+
+    def run(self, chunks: Seq[Chunk]) -> dict[int, int]:
+        """Write the KV of the chunks; the sampled token id of each chunk that asked for one, by sequence id."""
+        ...

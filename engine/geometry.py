@@ -1,0 +1,39 @@
+"""The shape of a model's KV cache, and the byte figures that follow from it. Torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class KVGeometry:
+    """Shape of the KV cache of a model whose layers all use full attention.
+
+    One block holds ``block_tokens`` positions of *all* layers as one contiguous piece, laid out
+    ``[layer, k/v, kv_head, block_tokens, head_dim]``, so that it moves as one flat copy.
+    """
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    element_bytes: int
+    block_tokens: int = 16
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of KV per token over all layers (147,456 for Qwen3-8B in 16 bit)."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * self.element_bytes
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block (2.36 MB for Qwen3-8B in 16 bit)."""
+        return self.token_bytes * self.block_tokens
+
+    @property
+    def block_shape(self) -> tuple[int, int, int, int, int]:
+        """``(layers, 2, kv_heads, block_tokens, head_dim)``."""
+        return (self.layers, 2, self.kv_heads, self.block_tokens, self.head_dim)
+
+    def blocks_for(self, tokens: int) -> int:
+        """Blocks that hold ``tokens`` positions."""
+        return -(-tokens // self.block_tokens)
