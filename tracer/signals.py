@@ -47,4 +47,6 @@ Signal = ToolStarted | ToolEnded
 class Sink(Protocol):
     """Receives signals. Called in the tool's own thread: it must not block and should not raise."""
 
-    def __call__(self, signal: Signal) -> None: ...
+    def __call__(self, signal: Signal, /) -> None:
+        """Take one signal."""
+        ...
