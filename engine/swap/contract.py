@@ -1,6 +1,6 @@
 """The contract between who decides a copy and who carries it out. Torch-free.
 
-Ordering (DESIGN section 5), which every mover keeps:
+Ordering, which every mover keeps:
 
 * a copy **out** starts after the compute that wrote its device block (everything submitted to the device
   before :meth:`Mover.submit` was called);
