@@ -1,0 +1,15 @@
+"""What can go wrong before there is a report, each with its own class so that a command can map it to an exit code."""
+
+from __future__ import annotations
+
+
+class AnalysisError(Exception):
+    """Base of every error this package raises on purpose; the message is one sentence for the user."""
+
+
+class SourceNotFoundError(AnalysisError):
+    """A path or pattern that was asked for names nothing."""
+
+
+class NoDataError(AnalysisError):
+    """Sources were found and read, but no figure can come out of them; the message says why."""
