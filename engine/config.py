@@ -9,7 +9,7 @@ from .errors import ConfigError
 
 
 class PolicyMode(StrEnum):
-    """What happens to the KV of an agent that waits for a tool (DESIGN section 5)."""
+    """What happens to the KV of an agent that waits for a tool."""
 
     KEEP = "keep"  # signals are ignored; a full pool drops the least recently used blocks
     RECOMPUTE = "recompute"  # a waiting agent's blocks are the first to be dropped; no host tier

@@ -82,7 +82,13 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class AgentRecord:
-    """One agent. ``since_s``: seconds in this state. ``b``: share of its life so far spent waiting for tools."""
+    """One agent.
+
+    ``since_s``: seconds in this state; one wait for a tool counts as one, whatever becomes of the KV meanwhile.
+    ``context_tokens``: length of the context it runs on or, between requests, last ran on. ``kept_tokens``: how many
+    of them have KV in either tier. ``vram_bytes`` and ``host_bytes`` count a shared block for each agent that holds
+    it. ``b``: share of its life so far spent waiting for tools.
+    """
 
     agent: str
     state: AgentState
@@ -95,6 +101,7 @@ class AgentRecord:
     b: float | None
     parks: int
     restores: int
+    kept_tokens: int
 
 
 @dataclass(frozen=True, slots=True)

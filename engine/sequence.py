@@ -53,8 +53,11 @@ class Usage:
 class Sequence:
     """A request: its tokens, how many of them have KV, and the device blocks that hold it.
 
-    ``tokens`` is prompt then output. ``computed`` positions have KV on the device: ``table[i]`` holds
-    positions ``16 i … 16 i + 15``. ``keys[i]`` is the content key of full block ``i``.
+    ``tokens`` is prompt then output. ``computed`` positions are done: ``table[i]`` holds positions
+    ``16 i … 16 i + 15``. ``keys[i]`` is the content key of full block ``i``. The KV of positions below
+    ``write_from`` came from the cache, which is one more than ``computed`` where the cache held the whole
+    prompt: its last token is computed again for its logits, without being written. ``known`` positions are
+    prefill when they are computed, the others decode. ``waits`` are the ids of copies it waits for.
     """
 
     id: int
@@ -69,6 +72,13 @@ class Sequence:
     keys: list[bytes] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
     finish_reason: str | None = None
+    error: str | None = None
+    write_from: int = 0
+    committed_blocks: int = 0
+    known: int = 0
+    waits: set[int] = field(default_factory=set)
+    waiting_since_unix_ns: int = 0
+    overtaken: int = 0
 
     @property
     def output_tokens(self) -> list[int]:
@@ -77,5 +87,15 @@ class Sequence:
 
     @property
     def pending(self) -> int:
-        """Positions that still need KV before the next token can be sampled (1 while decoding)."""
+        """Positions that still need computing before the next token can be sampled (1 while decoding)."""
         return len(self.tokens) - self.computed
+
+    @property
+    def kv_tokens(self) -> int:
+        """Leading positions whose KV exists."""
+        return max(self.computed, self.write_from)
+
+    @property
+    def most_kv_tokens(self) -> int:
+        """Positions that will ever need KV: the last token it may sample needs none."""
+        return self.prompt_tokens + self.sampling.max_tokens - 1

@@ -87,7 +87,7 @@ def _play_all(
 
     run = tracer.configure(service_name="kvtrace-demo")
     runs = [_play(talk, model, scripts, PolicyMode(policy), seed)]
-    report = build_report([run.directory])
+    report = build_report([run.run_directory])
     if compare and policy != PolicyMode.RECOMPUTE:
         # The second run's spans must not be taken for the newest run by a later `kvtrace report`.
         with tempfile.TemporaryDirectory(prefix="kvtrace-demo-") as folder:

@@ -78,7 +78,7 @@ def devices() -> list[dict[str, Any]] | str:
 
 def span_files() -> dict[str, Any]:
     """Where span files go, how many runs are there, and whether a program could write there."""
-    from kvtrace.tracer.spanfile import default_directory
+    from kvtrace.tracer.settings import default_directory
 
     root = default_directory()
     runs = root / "runs"

@@ -153,7 +153,7 @@ def _answer(engine: Engine, model: LoadedModel, name: str, tokens: list[int], ca
     from kvtrace.engine import Sampling
 
     with generation(model.model_id, provider="kvtrace") as span:
-        stream = engine.submit(name, tokens, Sampling(max_tokens=ANSWER_TOKENS, stop_ids=model.stop_ids))
+        stream = engine.submit(name, tokens, Sampling(max_tokens=ANSWER_TOKENS))
         done = stream.result(timeout=ANSWER_TIMEOUT_S)
         usage = done.usage
         span.usage(input_tokens=usage.prompt_tokens, output_tokens=usage.output_tokens)

@@ -1,0 +1,155 @@
+"""Device blocks, host slots and the pieces of KV in them: plain bookkeeping of where each block stands. Torch-free.
+
+A device block is in exactly one of four places: referenced by live sequences, in the reclaim queue (it holds a
+piece that nobody references), busy (unreferenced, but a copy reads or writes it), or free. A host slot is free,
+ready (it holds a piece and can be evicted) or part of a copy.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from .swap.contract import Copy, Direction
+
+
+@dataclass(slots=True, eq=False)
+class Piece:
+    """The KV of one block's tokens, and where it is: in a device block, a host slot, or both.
+
+    A full block has a ``key`` and is shared by content. A tail (fewer tokens than a block) has none: it belongs to
+    ``agent`` and continues the block with key ``parent``; ``tokens`` are its token ids. For a full block ``agent``
+    is who computed it first, for reports only.
+    """
+
+    agent: str
+    key: bytes | None
+    parent: bytes = b""
+    tokens: tuple[int, ...] = ()
+    device: int | None = None
+    host: int | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether its KV is anywhere."""
+        return self.device is not None or self.host is not None
+
+
+@dataclass(slots=True)
+class DeviceBlock:
+    """One block of the device pool.
+
+    ``refs`` counts the live sequences whose table names it. ``copy`` is the copy in flight that touches it.
+    ``demoted``: goes to the front of the reclaim queue. ``leaving``: becomes free as soon as ``copy`` is done.
+    ``stuck``: its copy out failed, so it is dropped rather than copied when somebody needs the space.
+    """
+
+    refs: int = 0
+    piece: Piece | None = None
+    copy: Copy | None = None
+    demoted: bool = False
+    leaving: bool = False
+    stuck: bool = False
+
+    @property
+    def loading(self) -> bool:
+        """Whether its content is still on the way in."""
+        return self.copy is not None and self.copy.direction is Direction.IN
+
+
+class DevicePool:
+    """All device blocks. ``queue`` is the reclaim queue: its head is handed out first."""
+
+    def __init__(self, count: int) -> None:
+        self.blocks = [DeviceBlock() for _ in range(count)]
+        self.free = list(reversed(range(count)))
+        self.queue: OrderedDict[int, None] = OrderedDict()
+        self.busy: set[int] = set()
+
+    @property
+    def leaving(self) -> int:
+        """Busy blocks that become free when their copy is done."""
+        return sum(self.blocks[number].leaving for number in self.busy)
+
+    @property
+    def referenced(self) -> int:
+        """Blocks that live sequences hold."""
+        return len(self.blocks) - len(self.free) - len(self.queue) - len(self.busy)
+
+    def take(self, number: int) -> None:
+        """Add a reference to a block that holds a piece: it is in use again, whatever was planned for it."""
+        block = self.blocks[number]
+        block.refs += 1
+        block.demoted = block.leaving = False
+        self.queue.pop(number, None)
+        self.busy.discard(number)
+
+    def take_free(self) -> int:
+        """Reference a free block."""
+        number = self.free.pop()
+        self.blocks[number].refs = 1
+        return number
+
+    def drop(self, number: int) -> None:
+        """Remove a reference; the last one sends the block where it belongs now."""
+        self.blocks[number].refs -= 1
+        self.settle(number)
+
+    def settle(self, number: int) -> None:
+        """Put a block that is not free where its state says."""
+        block = self.blocks[number]
+        self.queue.pop(number, None)
+        self.busy.discard(number)
+        if block.refs:
+            return
+        if block.copy is not None:
+            self.busy.add(number)
+        elif block.piece is None:
+            block.demoted = block.leaving = block.stuck = False
+            self.free.append(number)
+        else:
+            self.queue[number] = None
+            if block.demoted:
+                self.queue.move_to_end(number, last=False)
+
+    def demote(self, number: int) -> None:
+        """Make an unreferenced block the next to be reclaimed, at once or when its copy is done."""
+        block = self.blocks[number]
+        block.demoted = not block.refs
+        if number in self.queue:
+            self.queue.move_to_end(number, last=False)
+
+    def promote(self, number: int) -> None:
+        """Make a cached block the last to be reclaimed, and keep it if it was about to leave."""
+        block = self.blocks[number]
+        block.demoted = block.leaving = False
+        if number in self.queue:
+            self.queue.move_to_end(number)
+
+
+@dataclass(slots=True)
+class HostSlot:
+    """One slot of the host tier. ``copy`` is the copy in flight that reads or writes it."""
+
+    piece: Piece | None = None
+    copy: Copy | None = None
+
+
+class HostPool:
+    """All host slots. ``ready`` holds those with a piece and no copy, least recently used first."""
+
+    def __init__(self, count: int) -> None:
+        self.slots = [HostSlot() for _ in range(count)]
+        self.free = list(reversed(range(count)))
+        self.ready: OrderedDict[int, None] = OrderedDict()
+
+    def settle(self, number: int) -> None:
+        """Put a slot that is not free where its state says."""
+        slot = self.slots[number]
+        self.ready.pop(number, None)
+        if slot.copy is not None:
+            return
+        if slot.piece is None:
+            self.free.append(number)
+        else:
+            self.ready[number] = None

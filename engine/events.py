@@ -1,0 +1,78 @@
+"""What happened to agents' KV: single events, and operations that are events once their last copy has ended."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from .records import EngineEvent, EventKind
+from .swap.contract import CopyDone
+
+_KEPT: Final = 256
+
+
+@dataclass(slots=True)
+class Operation:
+    """A park or restore under way; ``pending`` are its copies in flight, times are monotonic ns."""
+
+    kind: EventKind
+    agent: str
+    tool: str | None
+    bytes: int
+    why: str
+    pending: set[int]
+    started_ns: int | None = None
+    ended_ns: int | None = None
+
+    @property
+    def duration_ms(self) -> float | None:
+        """From the first copy's start to the last copy's end; ``None`` where nothing was copied."""
+        if self.started_ns is None or self.ended_ns is None:
+            return None
+        return (self.ended_ns - self.started_ns) / 1e6
+
+
+class EventLog:
+    """The newest events, and the operations that will become events. ``listener`` hears each event once."""
+
+    def __init__(self, listener: Callable[[EngineEvent], None] | None = None) -> None:
+        self.recent: deque[EngineEvent] = deque(maxlen=_KEPT)
+        self._listener = listener
+        self._operations: list[Operation] = []
+
+    def note(self, event: EngineEvent) -> None:
+        """Record an event."""
+        self.recent.append(event)
+        if self._listener is not None:
+            self._listener(event)
+
+    def begin(self, operation: Operation, now_ns: int) -> list[EngineEvent]:
+        """Follow an operation; one without copies is an event at once."""
+        self._operations.append(operation)
+        return self._settle(now_ns)
+
+    def copied(self, done: Iterable[CopyDone], now_ns: int) -> list[EngineEvent]:
+        """Take note of ended copies; the events of the operations that are complete with them."""
+        for one in done:
+            for operation in self._operations:
+                if one.copy.id in operation.pending:
+                    operation.pending.discard(one.copy.id)
+                    operation.started_ns = min(one.started_ns, operation.started_ns or one.started_ns)
+                    operation.ended_ns = max(one.ended_ns, operation.ended_ns or one.ended_ns)
+        return self._settle(now_ns)
+
+    def under_way(self, kind: EventKind) -> set[str]:
+        """Agents with an operation of this kind in flight."""
+        return {operation.agent for operation in self._operations if operation.kind is kind}
+
+    def _settle(self, now_ns: int) -> list[EngineEvent]:
+        over = [operation for operation in self._operations if not operation.pending]
+        self._operations = [operation for operation in self._operations if operation.pending]
+        events = [
+            EngineEvent(now_ns, one.agent, one.kind, one.tool, one.bytes, one.duration_ms, one.why) for one in over
+        ]
+        for event in events:
+            self.note(event)
+        return events

@@ -1,0 +1,249 @@
+"""The engine without threads: requests and signals in, one step at a time, tokens out. Torch-free.
+
+A step: note the copies that ended, plan memory (:mod:`.scheduler`), hand out blocks (:mod:`.tiers`), submit the
+copies that follow, run the chunks (:mod:`.forward`), submit the copies of what they filled. Not thread-safe: one
+thread makes all calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from kvtrace.tracer.clock import Clock
+from kvtrace.tracer.signals import Signal
+
+from . import state
+from .batch import Runner
+from .config import EngineConfig
+from .errors import QueueFull, RequestRefused
+from .events import EventLog
+from .forward import Forward
+from .geometry import KVGeometry
+from .integrity import check
+from .meters import LinkMeter, Tally
+from .parking import Parking
+from .past import Past
+from .prefix import extend_keys
+from .records import EngineEvent, Snapshot
+from .requests import Requests
+from .scheduler import MemoryView, Running, Waiting, plan_memory, waiting_order
+from .sequence import Sampling, Sequence, SequenceStatus
+from .sessions import Sessions, Transition
+from .swap.contract import Mover
+from .tiers import TieredCache
+
+_WAIT_S: Final = 0.05
+"""Longest wait for a copy when nothing can run: new requests and signals are looked at that often."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step brought: new output tokens by sequence id, the sequences it finished, and whether anything moved."""
+
+    tokens: dict[int, int]
+    finished: tuple[Sequence, ...]
+    progressed: bool
+
+
+class EngineCore:
+    """One model's requests, cache and policy, driven by calls of :meth:`step`.
+
+    The same calls with the same clock, runner and mover give the same tokens. ``listener`` hears every event once.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        geometry: KVGeometry,
+        runner: Runner,
+        mover: Mover,
+        clock: Clock,
+        info: state.EngineInfo,
+        listener: Callable[[EngineEvent], None] | None = None,
+    ) -> None:
+        slots = config.host_blocks if config.policy.uses_host else 0
+        past = Past(max(65536, 16 * (config.device_blocks + slots)), geometry.block_tokens)
+        tally = Tally()
+        self.cache = TieredCache(config.device_blocks, slots, geometry.block_tokens)
+        self.sessions = Sessions(int(config.signal_ttl_s * 1e9))
+        self.events = EventLog(listener)
+        self._parking = Parking(config.policy, self.cache, self.sessions, self.events, geometry.block_bytes)
+        self._requests = Requests(self.cache, self.sessions, self._parking, past, tally)
+        self._forward = Forward(
+            config, runner, clock, self._requests, self.cache, self._parking, self.sessions, past, tally
+        )
+        self._config, self._geometry, self._info = config, geometry, info
+        self._mover, self._clock = mover, clock
+        self._past, self._tally, self._link = past, tally, LinkMeter()
+        self._next_id = 0
+
+    def submit(self, agent: str, tokens: Iterable[int], sampling: Sampling) -> Sequence:
+        """Queue a request of ``agent``; its prompt is ``tokens``.
+
+        Raises:
+            RequestRefused: it can never run here; the message says what does not fit into what.
+            QueueFull: too many requests wait.
+        """
+        now = self._clock.unix_ns()
+        prompt = list(tokens)
+        self._refuse_impossible(agent, len(prompt), sampling, now)
+        waiting = len(self._requests.waiting)
+        if waiting >= self._config.queue_requests:
+            raise QueueFull(f"{waiting} requests wait already; try again when some are done")
+        sequence = Sequence(self._next_id, agent, prompt, len(prompt), sampling, now, known=len(prompt))
+        self._next_id += 1
+        sequence.usage.prompt_tokens = len(prompt)
+        extend_keys(sequence.keys, prompt, self._geometry.block_tokens)
+        self._requests.add(sequence, now)
+        for forgotten in self.sessions.forget_idle():
+            self.cache.forget(forgotten)
+            self._past.forget(forgotten)
+        self._submit_copies()
+        return sequence
+
+    def abort(self, sequence_id: int) -> Sequence | None:
+        """End a request now, whatever it is doing; what it computed stays cached. ``None`` if it is over already."""
+        sequence = self._requests.find(sequence_id)
+        if sequence is not None:
+            self._requests.finish(sequence, "abort", self._clock.unix_ns())
+            self._submit_copies()
+        return sequence
+
+    def signal(self, signal: Signal) -> None:
+        """Take a tool's start or end; one for an unknown agent is only counted."""
+        now = self._clock.unix_ns()
+        self._change(self.sessions.apply(signal, now), now)
+
+    def turn_ended(self, agent: str, call_ids: Iterable[str]) -> None:
+        """Say that a turn of ``agent`` ended in these tool calls, or in an answer where there are none."""
+        now = self._clock.unix_ns()
+        self._change(self.sessions.turn_ended(agent, call_ids, now), now)
+
+    def has_work(self) -> bool:
+        """Whether :meth:`step` has anything to do: a request lives or a copy is in flight."""
+        return bool(self._requests.waiting or self._requests.running or self._mover.in_flight())
+
+    def step(self) -> StepResult:
+        """Do one forward step, or, where nothing can run yet, wait a moment for a copy to end."""
+        progressed = self._collect()
+        now = self._clock.unix_ns()
+        for expired in self.sessions.expire(now):
+            self._change(expired, now)
+        progressed |= self._hand_out_blocks(now)
+        chunks = self._forward.chunks(now)
+        # Copies in may start while this step computes; copies out of what it fills come after it.
+        self._submit_copies()
+        tokens: dict[int, int] = {}
+        finished: list[Sequence] = []
+        if chunks:
+            tokens, finished = self._forward.run(chunks)
+            self._tally.steps += 1
+            self._submit_copies()
+        elif self._mover.in_flight():
+            self._mover.wait(_WAIT_S)
+        self._parking.report_losses(self._clock.unix_ns())
+        return StepResult(tokens, tuple(finished), progressed or bool(chunks))
+
+    def snapshot(self) -> Snapshot:
+        """The engine at this instant."""
+        now = self._clock.unix_ns()
+        return Snapshot(
+            time_unix_ns=now,
+            model=self._info.model,
+            device=self._info.device,
+            policy=str(self._config.policy),
+            tiers=state.tiers(self.cache, self._info, self._geometry.block_bytes),
+            link=self._link.link(now),
+            agents=state.agents(self.sessions, self._requests.live, self.cache, self.events, self._geometry, now),
+            events=tuple(self.events.recent),
+            totals=self._tally.totals(self.cache.placement.dropped, self.sessions.unmatched),
+        )
+
+    def check(self) -> None:
+        """Check all invariants of the bookkeeping; raises :class:`.integrity.IntegrityError`."""
+        check(self.cache, self._requests)
+
+    def _refuse_impossible(self, agent: str, prompt: int, sampling: Sampling, now: int) -> None:
+        config, most = self._config, prompt + sampling.max_tokens
+        pool = config.device_blocks * self._geometry.block_tokens
+        asked = f"{prompt} prompt tokens and max_tokens {sampling.max_tokens}"
+        if prompt < 1 or sampling.max_tokens < 1:
+            why = f"{asked}: give at least 1 of each"
+        elif most > config.context_tokens:
+            why = f"{asked} make {most}, the context is {config.context_tokens}: shorten one of them"
+        elif most - 1 > pool:
+            why = f"{asked} need KV for {most - 1} tokens, the whole pool holds {pool}: shorten one or enlarge the pool"
+        else:
+            return
+        self._parking.refused(agent, most * self._geometry.token_bytes, why, now)
+        raise RequestRefused(why)
+
+    def _change(self, transition: Transition | None, now: int) -> None:
+        # An agent whose request still runs is not parked under it; the request's end asks the policy again.
+        if transition is not None and transition.agent not in self._requests.live:
+            self._parking.changed(transition, now)
+            self._submit_copies()
+
+    def _submit_copies(self) -> None:
+        outbox = self.cache.placement.outbox
+        if outbox:
+            self._mover.submit(tuple(outbox))
+            outbox.clear()
+
+    def _collect(self) -> bool:
+        """Take the copies that ended off the books; requests that waited for their last one may run."""
+        done = self._mover.poll()
+        now = self._clock.unix_ns()
+        for one in done:
+            self.cache.complete(one)
+            if one.error is None:
+                self._link.add(one.copy.direction, now, self._geometry.block_bytes)
+            self._requests.arrived(one, now)
+        self._parking.copied(done, now)
+        return bool(done)
+
+    def _hand_out_blocks(self, now: int) -> bool:
+        plan = plan_memory(self._memory_view())
+        for number in plan.preempt:
+            self._requests.preempt(self._requests.running[number], now)
+        for number in plan.grow:
+            self.cache.grow(self._requests.running[number])
+        admitted = False
+        for number in plan.admit:
+            waiting = self._requests.waiting[number]
+            if not self._requests.admit(waiting, self._first_blocks(waiting), now):
+                break
+            admitted = True
+        return bool(plan.preempt) or admitted
+
+    def _memory_view(self) -> MemoryView:
+        placement, requests = self.cache.placement, self._requests
+        order = waiting_order(
+            (one.id, self.cache.claims.of(one.agent) is not None, one.overtaken) for one in requests.waiting.values()
+        )
+        candidates = [requests.waiting[number] for number in order[: self._config.slots - len(requests.running)]]
+        available, leaving = placement.available, placement.device.leaving
+        coming = len(placement.device.busy) - leaving
+        return MemoryView(
+            running=self._running_views(available + coming),
+            waiting=tuple(Waiting(one.id, self.cache.demand(one, self._first_blocks(one))) for one in candidates),
+            available=available,
+            coming=coming,
+            slots=self._config.slots,
+        )
+
+    def _running_views(self, blocks_left: int) -> tuple[Running, ...]:
+        running = self._requests.running.values()
+        grows = {one.id for one in running if self._grows(one)}
+        # Counting what each table would yield is the dearest part of an easy step, and only preemption asks.
+        short = len(grows) > blocks_left
+        return tuple(Running(one.id, one.id in grows, self.cache.yields(one) if short else 0) for one in running)
+
+    def _grows(self, sequence: Sequence) -> bool:
+        return sequence.status is SequenceStatus.RUNNING and not self._forward.has_room(sequence)
+
+    def _first_blocks(self, sequence: Sequence) -> int:
+        """Blocks of its first table: room for its tokens and the next, but never more than it can need."""
+        return self._geometry.blocks_for(min(len(sequence.tokens) + 1, sequence.most_kv_tokens))

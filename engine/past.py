@@ -1,0 +1,51 @@
+"""What KV has ever existed, to tell a prefill from a repeated one. Torch-free; bounded memory."""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence as Seq
+
+from .prefix import common_prefix
+from .sequence import Sequence
+
+
+class Past:
+    """Remembers the keys of full blocks ever computed, newest ``limit``, and each agent's last context with KV.
+
+    Blocks that were forgotten count as never computed, so that *re-prefilled* is a lower bound once more than
+    ``limit`` different blocks have been computed.
+    """
+
+    def __init__(self, limit: int, block_tokens: int) -> None:
+        self._limit = limit
+        self._block_tokens = block_tokens
+        self._keys: OrderedDict[bytes, None] = OrderedDict()
+        self._contexts: dict[str, array[int]] = {}
+
+    def blocks_computed(self, keys: Seq[bytes]) -> None:
+        """Remember full blocks."""
+        for key in keys:
+            self._keys[key] = None
+            self._keys.move_to_end(key)
+        while len(self._keys) > self._limit:
+            self._keys.popitem(last=False)
+
+    def context_computed(self, agent: str, tokens: Seq[int]) -> None:
+        """Remember a context of ``agent`` whose KV existed, unless a longer one that starts with it is known."""
+        known = self._contexts.get(agent)
+        if known is None or common_prefix(known, tokens) < len(tokens):
+            self._contexts[agent] = array("I", tokens)
+
+    def forget(self, agent: str) -> None:
+        """Drop ``agent``'s context."""
+        self._contexts.pop(agent, None)
+
+    def repeated(self, sequence: Sequence, start: int, end: int) -> int:
+        """How many of the positions ``start … end - 1`` of ``sequence`` had KV before."""
+        had = common_prefix(self._contexts.get(sequence.agent, ()), sequence.tokens[:end])
+        return sum(position < had or self._block_known(sequence, position) for position in range(start, end))
+
+    def _block_known(self, sequence: Sequence, position: int) -> bool:
+        at = position // self._block_tokens
+        return at < len(sequence.keys) and sequence.keys[at] in self._keys

@@ -1,0 +1,170 @@
+"""The live requests: who waits, who holds blocks, and every change between the two. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Final
+
+from .claims import Phase
+from .meters import Tally
+from .parking import Parking
+from .past import Past
+from .policy import Moment
+from .records import AgentState
+from .sequence import Sequence, SequenceStatus
+from .sessions import Sessions, Transition
+from .swap.contract import CopyDone, Direction
+from .tiers import Hits, TieredCache
+
+_ACTIVITY: Final = {
+    SequenceStatus.RUNNING: AgentState.GENERATING,
+    SequenceStatus.RESTORING: AgentState.RESTORING,
+    SequenceStatus.WAITING: AgentState.QUEUED,
+}
+
+
+class Requests:
+    """All requests that are not finished: ``waiting`` without blocks, ``running`` with a slot and blocks, by id.
+
+    ``live`` has both by agent. Instants are unix ns.
+    """
+
+    def __init__(self, cache: TieredCache, sessions: Sessions, parking: Parking, past: Past, tally: Tally) -> None:
+        self.waiting: dict[int, Sequence] = {}
+        self.running: dict[int, Sequence] = {}
+        self.live: dict[str, list[Sequence]] = {}
+        self._cache = cache
+        self._sessions = sessions
+        self._parking = parking
+        self._past = past
+        self._tally = tally
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return chain(self.running.values(), self.waiting.values())
+
+    def find(self, sequence_id: int) -> Sequence | None:
+        """The live request of this id."""
+        return self.running.get(sequence_id) or self.waiting.get(sequence_id)
+
+    def add(self, sequence: Sequence, now_ns: int) -> None:
+        """Queue a new request; its agent is back, if it was away."""
+        self.waiting[sequence.id] = sequence
+        self.live.setdefault(sequence.agent, []).append(sequence)
+        sequence.waiting_since_unix_ns = now_ns
+        returned = self._sessions.request(sequence.agent, now_ns)
+        self._cache.claims.set_phase(sequence.agent, Phase.ACTIVE)
+        if returned is not None:
+            self._parking.changed(returned, now_ns)
+        self._show_activity(sequence.agent, now_ns)
+
+    def admit(self, sequence: Sequence, blocks: int, now_ns: int) -> bool:
+        """Give a waiting request a slot and a table of ``blocks`` blocks; ``False`` while space is short."""
+        outbox = self._cache.placement.outbox
+        before = len(outbox)
+        hits = self._cache.acquire(sequence, blocks)
+        if hits is None:
+            return False
+        self.running[sequence.id] = self.waiting.pop(sequence.id)
+        for other in self.waiting.values():
+            other.overtaken += other.id < sequence.id
+        # What a preempted request finds again was its own: no prompt token was saved.
+        if sequence.known == sequence.prompt_tokens:
+            self._count_hits(sequence, hits)
+        self._parking.admitted(sequence.agent, hits, outbox[before:], now_ns)
+        if sequence.waits:
+            sequence.status = SequenceStatus.RESTORING
+        else:
+            self._run(sequence, now_ns)
+        self._show_activity(sequence.agent, now_ns)
+        return True
+
+    def rematch(self, sequence: Sequence, now_ns: int) -> None:
+        """Let a running prefill take over blocks that exist by now; it pauses where they must be copied in."""
+        outbox = self._cache.placement.outbox
+        before = len(outbox)
+        hits = self._cache.rematch(sequence)
+        self._count_hits(sequence, hits)
+        if hits.host_tokens:
+            self._parking.admitted(sequence.agent, hits, outbox[before:], now_ns)
+        if sequence.waits:
+            sequence.status = SequenceStatus.RESTORING
+            sequence.waiting_since_unix_ns = now_ns
+            self._show_activity(sequence.agent, now_ns)
+
+    def arrived(self, done: CopyDone, now_ns: int) -> None:
+        """A copy ended: requests that waited for their last one may run, those that waited for a failed one start over."""
+        for sequence in [one for one in self.running.values() if done.copy.id in one.waits]:
+            sequence.waits.discard(done.copy.id)
+            if done.error is not None and done.copy.direction is Direction.IN:
+                # The block holds nothing: what lies before it is kept, the rest is looked up or computed again.
+                at = sequence.table.index(done.copy.device_block)
+                sequence.computed = sequence.write_from = at * self._cache.block_tokens
+                self._requeue(sequence)
+            elif not sequence.waits:
+                self._run(sequence, now_ns)
+            self._show_activity(sequence.agent, now_ns)
+
+    def preempt(self, sequence: Sequence, now_ns: int) -> None:
+        """Take a running request's slot and blocks; it waits again, with its KV cached."""
+        if sequence.status is SequenceStatus.RUNNING:
+            sequence.waiting_since_unix_ns = now_ns
+        self._parking.preempted(sequence.agent, len(sequence.table), now_ns)
+        self._requeue(sequence)
+        self._show_activity(sequence.agent, now_ns)
+
+    def finish(self, sequence: Sequence, reason: str, now_ns: int) -> None:
+        """End a request in whatever state it is; what it computed stays cached."""
+        if sequence.status is not SequenceStatus.RUNNING:
+            self._close_wait(sequence, now_ns)
+        siblings = self.live[sequence.agent]
+        siblings.remove(sequence)
+        phase = Phase.ACTIVE if siblings else Phase.RESTING
+        if not siblings:
+            del self.live[sequence.agent]
+        if sequence.id in self.running:
+            self._release(sequence, phase)
+            del self.running[sequence.id]
+        else:
+            self._cache.claims.set_phase(sequence.agent, phase)
+            del self.waiting[sequence.id]
+        sequence.status = SequenceStatus.FINISHED
+        sequence.finish_reason = reason
+        self._show_activity(sequence.agent, now_ns)
+        session = self._sessions.agents[sequence.agent]
+        if session.blocked and not siblings:
+            self._parking.changed(Transition(sequence.agent, Moment.TOOL_STARTED, session.tool), now_ns)
+
+    def _run(self, sequence: Sequence, now_ns: int) -> None:
+        sequence.status = SequenceStatus.RUNNING
+        self._close_wait(sequence, now_ns)
+
+    def _requeue(self, sequence: Sequence) -> None:
+        sequence.known = max(sequence.known, sequence.kv_tokens)
+        self._release(sequence, Phase.ACTIVE)
+        self.waiting[sequence.id] = self.running.pop(sequence.id)
+        sequence.status = SequenceStatus.WAITING
+
+    def _release(self, sequence: Sequence, phase: Phase) -> None:
+        self._past.context_computed(sequence.agent, sequence.tokens[: sequence.kv_tokens])
+        self._cache.release(sequence, phase)
+
+    def _close_wait(self, sequence: Sequence, now_ns: int) -> None:
+        if now_ns > sequence.waiting_since_unix_ns:
+            sequence.usage.wait_intervals_unix_ns.append((sequence.waiting_since_unix_ns, now_ns))
+
+    def _count_hits(self, sequence: Sequence, hits: Hits) -> None:
+        """Count prompt tokens that the cache had; the one that a full hit computes all the same is not among them."""
+        again = sequence.write_from > sequence.computed
+        host = hits.host_tokens - (again and hits.host_tokens > 0)
+        device = hits.device_tokens - (again and hits.host_tokens == 0 and hits.device_tokens > 0)
+        sequence.usage.cached_device_tokens += device
+        sequence.usage.cached_host_tokens += host
+        self._tally.cached_device_tokens += device
+        self._tally.cached_host_tokens += host
+
+    def _show_activity(self, agent: str, now_ns: int) -> None:
+        session = self._sessions.agents[agent]
+        statuses = {sequence.status for sequence in self.live.get(agent, ())}
+        session.activity = next((state for status, state in _ACTIVITY.items() if status in statuses), None)
+        session.refresh(now_ns)

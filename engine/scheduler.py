@@ -1,0 +1,125 @@
+"""Who runs next: preemption, admission and the share of each step. Pure: views in, plans out. Torch-free.
+
+A step is planned twice: :func:`plan_memory` before blocks are handed out, :func:`plan_shares` when it is known who
+got them. Together they never stall: the oldest request that holds blocks always gets the next one (everybody younger
+makes room for it), a request that was overtaken too often is admitted before all others, and nobody is admitted
+behind one that does not fit yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+MOST_OVERTAKEN: Final = 8
+"""How often returning agents may be admitted before a request that came earlier."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A request that holds a slot and blocks.
+
+    ``grows``: its next position lies outside its table. ``yields``: blocks that preempting it makes available; it is
+    looked at only where fewer blocks are left than requests grow.
+    """
+
+    id: int
+    grows: bool
+    yields: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A request without a slot. ``demand``: available blocks it would use up."""
+
+    id: int
+    demand: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryView:
+    """All that holds or wants blocks.
+
+    ``waiting`` is in the order of :func:`waiting_order`. ``available`` blocks can be handed out now or when the
+    copies that empty them are done; ``coming`` ones will be when other copies are done.
+    """
+
+    running: tuple[Running, ...]
+    waiting: tuple[Waiting, ...]
+    available: int
+    coming: int
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Ids: who gives back its blocks, who gets one more, who gets a slot and blocks; each in order."""
+
+    preempt: tuple[int, ...] = ()
+    grow: tuple[int, ...] = ()
+    admit: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How many positions of a request this step computes."""
+
+    id: int
+    tokens: int
+
+
+def waiting_order(waiting: Iterable[tuple[int, bool, int]]) -> list[int]:
+    """Ids of ``(id, returning, overtaken)`` in the order of admission: starved ones, returning agents, new agents."""
+
+    def rank(request: tuple[int, bool, int]) -> tuple[int, int]:
+        number, returning, overtaken = request
+        return (0 if overtaken >= MOST_OVERTAKEN else 1 if returning else 2, number)
+
+    return [number for number, _, _ in sorted(waiting, key=rank)]
+
+
+def plan_memory(view: MemoryView) -> MemoryPlan:
+    """Give each growing request its block, oldest first, taking them from the youngest; then admit who fits."""
+    holders = sorted(view.running, key=lambda running: running.id)
+    left = view.available + view.coming
+    grow: list[int] = []
+    preempt: list[int] = []
+    for candidate in [running for running in holders if running.grows]:
+        while left < 1 and candidate in holders:
+            youngest = holders.pop()
+            preempt.append(youngest.id)
+            left += youngest.yields
+        if candidate in holders:
+            left -= 1
+            grow.append(candidate.id)
+    # Who was preempted needs the space first: admitting others at once would only trade places.
+    admit = () if preempt else _admissions(view, len(holders), left)
+    return MemoryPlan(tuple(preempt), tuple(grow), admit)
+
+
+def _admissions(view: MemoryView, holders: int, left: int) -> tuple[int, ...]:
+    """Who fits, in order. Each request that already runs keeps one block in reserve to grow into."""
+    admit: list[int] = []
+    for candidate in view.waiting:
+        reserve = holders + len(admit)
+        if reserve >= view.slots or candidate.demand + reserve > left:
+            break
+        left -= candidate.demand
+        admit.append(candidate.id)
+    return tuple(admit)
+
+
+def plan_shares(pending: Iterable[tuple[int, int]], step_tokens: int) -> tuple[Share, ...]:
+    """Split ``step_tokens`` over ``(id, positions to compute)``: one for each that decodes, the rest to prefills.
+
+    Prefills go oldest first. ``step_tokens`` is at least the number of requests.
+    """
+    in_order = sorted(pending)
+    shares = [Share(number, 1) for number, tokens in in_order if tokens == 1]
+    left = step_tokens - len(shares)
+    for number, tokens in in_order:
+        if tokens > 1 and left > 0:
+            shares.append(Share(number, min(tokens, left)))
+            left -= shares[-1].tokens
+    return tuple(shares)

@@ -1,0 +1,346 @@
+"""The cache over both tiers, as sequences and agents see it: find, take, grow, give back, park, bring back.
+
+Torch-free. All metadata of both tiers changes here and in the :class:`.placement.Placement` below it, nowhere
+else. Nothing is copied by these methods: the copies they decide on wait in ``placement.outbox``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from .blocks import Piece
+from .claims import Claims, Phase
+from .placement import Placement
+from .prefix import ROOT, common_prefix, extend_keys
+from .records import EventKind
+from .sequence import Sequence
+from .swap.contract import Copy, CopyDone, Direction
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What the cache has of a request's context: full blocks from the first on, then rows of the agent's own tail."""
+
+    pieces: tuple[Piece, ...]
+    tail_rows: int = 0
+    tail: Piece | None = None
+
+    @property
+    def found(self) -> tuple[Piece, ...]:
+        """All pieces in order, the tail last."""
+        return self.pieces if self.tail is None else (*self.pieces, self.tail)
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """Positions of one request that needed no computing, by the tier that had them (the host: if still on its way)."""
+
+    device_tokens: int = 0
+    host_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """Where an agent's last context is, in blocks. ``kept_tokens`` of it have KV in either tier."""
+
+    blocks: int
+    device_blocks: int
+    host_blocks: int
+    kept_tokens: int
+
+
+class TieredCache:
+    """Content-addressed KV blocks in device memory, with a host tier behind (``host_slots`` 0: none)."""
+
+    def __init__(self, device_blocks: int, host_slots: int, block_tokens: int) -> None:
+        self.claims = Claims()
+        self.placement = Placement(device_blocks, host_slots, self.claims.kept)
+        self.block_tokens = block_tokens
+
+    # What a request needs
+
+    def match(self, sequence: Sequence) -> Match:
+        """The longest chain of full blocks that either tier has, then the agent's tail; changes nothing."""
+        pieces = []
+        for key in sequence.keys:
+            piece = self.placement.index.get(key)
+            if piece is None:
+                break
+            pieces.append(piece)
+        tail = self._tail(sequence.agent)
+        if tail is not None and tail.parent == (sequence.keys[len(pieces) - 1] if pieces else ROOT):
+            start = len(pieces) * self.block_tokens
+            rows = common_prefix(tail.tokens, sequence.tokens[start : start + self.block_tokens])
+            if rows:
+                return Match(tuple(pieces), rows, tail)
+        return Match(tuple(pieces))
+
+    def demand(self, sequence: Sequence, blocks: int) -> int:
+        """How many available blocks :meth:`acquire` with a table of ``blocks`` would use up; changes nothing."""
+        device = self.placement.device
+        resident = [piece.device for piece in self.match(sequence).found if piece.device is not None]
+        cached = sum(number in device.queue or device.blocks[number].leaving for number in resident)
+        return blocks - len(resident) + cached
+
+    def acquire(self, sequence: Sequence, blocks: int) -> Hits | None:
+        """Give ``sequence`` a table of ``blocks`` blocks, filled as far as the cache can fill it.
+
+        Copies in start for what only the host has; ``sequence.waits`` names the copies that must end before the
+        sequence may run. ``None``, and no change but blocks on their way to being emptied, while space is short.
+        """
+        match = self.match(sequence)
+        resident = [piece.device for piece in match.found if piece.device is not None]
+        for number in resident:
+            self.placement.device.take(number)
+        # The host's only copies of what is about to come in must not be evicted to make room for it.
+        spare = {piece.host for piece in match.found if piece.device is None and piece.host is not None}
+        fresh = self.placement.allocate(blocks - len(resident), spare)
+        if fresh is None:
+            for number in reversed(resident):
+                self.placement.device.drop(number)
+            return None
+        hits = self._fill(sequence, match, fresh)
+        sequence.committed_blocks = len(match.pieces)
+        self._advance(sequence, len(match.pieces) * self.block_tokens + match.tail_rows)
+        return hits
+
+    def yields(self, sequence: Sequence) -> int:
+        """How many blocks nobody else references, so that :meth:`release` would make them available."""
+        return sum(self.placement.device.blocks[number].refs == 1 for number in sequence.table)
+
+    def grow(self, sequence: Sequence) -> bool:
+        """Append one block to the table; ``False`` while space is short."""
+        fresh = self.placement.allocate(1)
+        sequence.table.extend(fresh or ())
+        return fresh is not None
+
+    def rematch(self, sequence: Sequence) -> Hits:
+        """Take over full blocks that appeared since :meth:`acquire`, instead of computing them again.
+
+        Somebody with the same prefix may have computed them, or they lie behind a hole that is filled now.
+        """
+        device = host = 0
+        while (piece := self._next_piece(sequence)) is not None:
+            at = sequence.computed // self.block_tokens
+            if piece.device is None:
+                self.placement.start_in(piece, sequence.table[at])
+            else:
+                self.placement.device.take(piece.device)
+                self.placement.device.drop(sequence.table[at])
+                sequence.table[at] = piece.device
+            if self.placement.device.blocks[sequence.table[at]].loading:
+                host += self.block_tokens
+            else:
+                device += self.block_tokens
+            self._await(sequence, sequence.table[at], writes=False)
+            sequence.committed_blocks = at + 1
+            self._advance(sequence, (at + 1) * self.block_tokens)
+        return Hits(device, host)
+
+    def commit(self, sequence: Sequence) -> list[Piece]:
+        """Enter the blocks that became full into the index; the pieces that the device has now and had not before."""
+        full = sequence.kv_tokens // self.block_tokens
+        extend_keys(sequence.keys, sequence.tokens, self.block_tokens)
+        adopted = [self._adopt(sequence, at) for at in range(sequence.committed_blocks, full)]
+        sequence.committed_blocks = full
+        return [piece for piece in adopted if piece is not None]
+
+    def release(self, sequence: Sequence, phase: Phase) -> None:
+        """Take back the table. What has KV stays cached as what the agent holds: full blocks by key, the rest as tail."""
+        full, rows = divmod(sequence.kv_tokens, self.block_tokens)
+        extend_keys(sequence.keys, sequence.tokens, self.block_tokens)
+        # A block that was a duplicate while it ran may be the only one left now.
+        for at in range(full):
+            self._adopt(sequence, at)
+        if sequence.kv_tokens:
+            self._replace_tail(sequence.agent, None)
+            tail = self._new_tail(sequence, full, rows) if rows else None
+            self.claims.hold(sequence.agent, tuple(sequence.keys[:full]), tail, phase)
+        self.claims.set_phase(sequence.agent, phase)
+        for number in reversed(sequence.table):
+            self.placement.device.drop(number)
+        sequence.table = []
+        sequence.computed = sequence.write_from = sequence.committed_blocks = 0
+        sequence.waits.clear()
+
+    # What an agent's waiting means for its blocks
+
+    def mirror(self, pieces: Iterable[Piece]) -> None:
+        """Copy early: start copies out of ``pieces`` as far as the host has room for more than it needs."""
+        for piece in pieces:
+            self.placement.start_out(piece, must=False)
+
+    def park(self, agent: str) -> list[int]:
+        """Copy out what the host lacks of ``agent``'s context, tail included; the ids of its copies out in flight."""
+        for piece in self._context(agent):
+            self.placement.start_out(piece, must=True)
+        return self.copies_out(agent)
+
+    def copies_out(self, agent: str) -> list[int]:
+        """Ids of the copies out of ``agent``'s context that are in flight."""
+        copies = [self._copy_of(piece) for piece in self._context(agent)]
+        return [copy.id for copy in copies if copy is not None and copy.direction is Direction.OUT]
+
+    def demote(self, agent: str) -> None:
+        """Make ``agent``'s blocks the next to be reclaimed, the end of its context first.
+
+        Blocks that an agent which does not wait holds as well are left alone.
+        """
+        self.claims.set_phase(agent, Phase.WAITING)
+        for piece in self._cold(agent):
+            if piece.device is not None:
+                self.placement.device.demote(piece.device)
+
+    def evict(self, agent: str) -> None:
+        """Empty ``agent``'s device blocks: at once where the host has them, else when the copy out is done."""
+        self.demote(agent)
+        for piece in self._cold(agent):
+            if piece.device is None or self.placement.device.blocks[piece.device].refs:
+                continue
+            if self.placement.mirrored(piece) and not self.placement.device.blocks[piece.device].loading:
+                self.placement.leave_device(piece)
+            elif piece.host is not None or self.placement.start_out(piece, must=True) is not None:
+                self.placement.device.blocks[piece.device].leaving = True
+
+    def promote(self, agent: str) -> None:
+        """Make ``agent``'s cached blocks the last to be reclaimed, the start of its context last of all."""
+        self.claims.set_phase(agent, Phase.ACTIVE)
+        for piece in reversed(list(self._context(agent))):
+            if piece.device is not None:
+                self.placement.device.promote(piece.device)
+
+    def rest(self, agent: str) -> None:
+        """Leave ``agent``'s blocks where they are, for whoever needs the space longest after their last use."""
+        self.claims.set_phase(agent, Phase.RESTING)
+
+    def prefetch(self, agent: str) -> list[int]:
+        """Copy ``agent``'s context in as far as blocks are free or cheap to empty; the ids of the copies."""
+        started = []
+        for piece in self._context(agent):
+            if piece.device is None:
+                block = self._cheap_block()
+                if block is None:
+                    break
+                started.append(self.placement.start_in(piece, block).id)
+                self.placement.device.drop(block)
+        return started
+
+    def forget(self, agent: str) -> None:
+        """Drop what ``agent`` holds: its tail goes, its full blocks stay cached for whoever matches them."""
+        self._replace_tail(agent, None)
+        self.claims.drop(agent)
+
+    def complete(self, done: CopyDone) -> None:
+        """Take note that a copy ended."""
+        self.placement.complete(done)
+
+    def context_tokens(self, agent: str) -> int:
+        """Length of ``agent``'s last context, as far as it had KV."""
+        holding = self.claims.of(agent)
+        if holding is None:
+            return 0
+        return len(holding.keys) * self.block_tokens + (len(holding.tail.tokens) if holding.tail else 0)
+
+    def residency(self, agent: str) -> Residency:
+        """Where ``agent``'s last context is."""
+        pieces = list(self._context(agent))
+        holding = self.claims.of(agent)
+        total = 0 if holding is None else len(holding.keys) + (holding.tail is not None)
+        on_device = sum(piece.device is not None for piece in pieces)
+        on_host = sum(piece.host is not None for piece in pieces)
+        kept = sum(self.block_tokens if piece.key is not None else len(piece.tokens) for piece in pieces)
+        return Residency(total, on_device, on_host, kept)
+
+    def _fill(self, sequence: Sequence, match: Match, fresh: list[int]) -> Hits:
+        fresh.reverse()
+        device = host = 0
+        for piece in match.found:
+            rows = match.tail_rows if piece is match.tail else self.block_tokens
+            if piece.device is None:
+                self.placement.start_in(piece, fresh.pop())
+            assert piece.device is not None
+            block = piece.device
+            if self.placement.device.blocks[block].loading:
+                host += rows
+            else:
+                device += rows
+            sequence.table.append(block)
+            self._await(sequence, block, writes=piece is match.tail)
+        sequence.table.extend(reversed(fresh))
+        if match.tail is not None:
+            # The sequence goes on writing into the block, so the piece that described it is no more.
+            self._replace_tail(sequence.agent, None)
+        return Hits(device, host)
+
+    def _await(self, sequence: Sequence, block: int, *, writes: bool) -> None:
+        """Make the sequence wait for a copy that still fills ``block`` or, if it will write there, reads it."""
+        state = self.placement.device.blocks[block]
+        if state.copy is not None and (writes or state.loading):
+            sequence.waits.add(state.copy.id)
+
+    def _advance(self, sequence: Sequence, kv_tokens: int) -> None:
+        sequence.write_from = kv_tokens
+        sequence.computed = min(kv_tokens, len(sequence.tokens) - 1)
+
+    def _next_piece(self, sequence: Sequence) -> Piece | None:
+        at, row = divmod(sequence.computed, self.block_tokens)
+        if row or at >= len(sequence.keys) or sequence.write_from > sequence.computed:
+            return None
+        return self.placement.index.get(sequence.keys[at])
+
+    def _adopt(self, sequence: Sequence, at: int) -> Piece | None:
+        key, block = sequence.keys[at], sequence.table[at]
+        piece = self.placement.index.get(key)
+        if piece is not None and piece.device is not None:
+            return None
+        if piece is None:
+            piece = self.placement.index[key] = Piece(sequence.agent, key)
+        self.placement.attach(piece, block)
+        return piece
+
+    def _new_tail(self, sequence: Sequence, full: int, rows: int) -> Piece:
+        start = full * self.block_tokens
+        parent = sequence.keys[full - 1] if full else ROOT
+        tail = Piece(sequence.agent, None, parent, tuple(sequence.tokens[start : start + rows]))
+        self.placement.attach(tail, sequence.table[full])
+        return tail
+
+    def _tail(self, agent: str) -> Piece | None:
+        holding = self.claims.of(agent)
+        return holding.tail if holding is not None and holding.tail is not None and holding.tail.alive else None
+
+    def _replace_tail(self, agent: str, tail: Piece | None) -> None:
+        holding = self.claims.of(agent)
+        if holding is not None:
+            if holding.tail is not None:
+                self.placement.dissolve(holding.tail)
+            holding.tail = tail
+
+    def _context(self, agent: str) -> Iterator[Piece]:
+        """The pieces of ``agent``'s last context that either tier still has, in order."""
+        holding = self.claims.of(agent)
+        if holding is None:
+            return
+        for key in holding.keys:
+            piece = self.placement.index.get(key)
+            if piece is not None:
+                yield piece
+        if holding.tail is not None and holding.tail.alive:
+            yield holding.tail
+
+    def _cold(self, agent: str) -> list[Piece]:
+        return [piece for piece in self._context(agent) if not self.claims.hot(piece)]
+
+    def _copy_of(self, piece: Piece) -> Copy | None:
+        return None if piece.device is None else self.placement.device.blocks[piece.device].copy
+
+    def _cheap_block(self) -> int | None:
+        device = self.placement.device
+        if not device.free:
+            piece = device.blocks[next(iter(device.queue))].piece if device.queue else None
+            if piece is None or not self.placement.mirrored(piece) or self.claims.hot(piece):
+                return None
+            self.placement.losses[EventKind.RECLAIM, piece.agent] += 1
+            self.placement.leave_device(piece)
+        return device.take_free()

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvtrace.engine.scheduler import (
+    MOST_OVERTAKEN,
+    MemoryPlan,
+    MemoryView,
+    Running,
+    Share,
+    Waiting,
+    plan_memory,
+    plan_shares,
+    waiting_order,
+)
+
+
+def view(running: list[Running], waiting: list[Waiting], available: int, coming: int = 0, slots: int = 4) -> MemoryView:
+    return MemoryView(tuple(running), tuple(waiting), available, coming, slots)
+
+
+def test_oldest_takes_blocks_from_the_youngest() -> None:
+    running = [Running(2, grows=False, yields=3), Running(1, grows=True, yields=5), Running(3, grows=True, yields=1)]
+    assert plan_memory(view(running, [], available=0)) == MemoryPlan(preempt=(3,), grow=(1,))
+
+
+def test_youngest_that_grows_gives_way_itself() -> None:
+    running = [Running(1, grows=False, yields=3), Running(2, grows=True, yields=3)]
+    assert plan_memory(view(running, [], available=0)) == MemoryPlan(preempt=(2,))
+
+
+def test_blocks_on_their_way_prevent_preemption() -> None:
+    running = [Running(1, grows=True, yields=3), Running(2, grows=False, yields=3)]
+    assert plan_memory(view(running, [], available=0, coming=1)) == MemoryPlan(grow=(1,))
+
+
+def test_nobody_is_admitted_behind_one_that_must_wait() -> None:
+    waiting = [Waiting(1, demand=3), Waiting(2, demand=9), Waiting(3, demand=1)]
+    assert plan_memory(view([], waiting, available=8)).admit == (1,)
+
+
+def test_running_requests_keep_room_to_grow() -> None:
+    running = [Running(1, grows=False, yields=3)]
+    assert plan_memory(view(running, [Waiting(2, demand=4)], available=4)).admit == ()
+    assert plan_memory(view(running, [Waiting(2, demand=4)], available=5)).admit == (2,)
+
+
+def test_request_that_fits_alone_is_admitted() -> None:
+    assert plan_memory(view([], [Waiting(7, demand=4)], available=4)).admit == (7,)
+
+
+def test_slots_limit_admission() -> None:
+    waiting = [Waiting(number, demand=1) for number in range(9)]
+    assert plan_memory(view([], waiting, available=99, slots=3)).admit == (0, 1, 2)
+
+
+def test_returning_agents_come_first_until_somebody_starves() -> None:
+    assert waiting_order([(1, False, 0), (2, True, 0), (3, False, 0)]) == [2, 1, 3]
+    assert waiting_order([(1, False, MOST_OVERTAKEN), (2, True, 0), (0, True, 0)]) == [1, 0, 2]
+
+
+def test_decodes_run_before_prefills() -> None:
+    assert plan_shares([(1, 100), (2, 1), (3, 1), (4, 5)], 12) == (Share(2, 1), Share(3, 1), Share(1, 10))
+
+
+@given(
+    running=st.lists(st.tuples(st.booleans(), st.integers(1, 6)), max_size=6),
+    waiting=st.lists(st.integers(0, 9), max_size=6),
+    available=st.integers(0, 20),
+    coming=st.integers(0, 5),
+    slots=st.integers(6, 8),
+)
+def test_plan_never_promises_more_than_there_is(
+    running: list[tuple[bool, int]], waiting: list[int], available: int, coming: int, slots: int
+) -> None:
+    holders = [Running(number, grows, yields) for number, (grows, yields) in enumerate(running)]
+    plan = plan_memory(
+        view(holders, [Waiting(10 + n, demand) for n, demand in enumerate(waiting)], available, coming, slots)
+    )
+    gained = sum(holder.yields for holder in holders if holder.id in plan.preempt)
+    spent = len(plan.grow) + sum(waiting[number - 10] for number in plan.admit)
+    assert spent <= available + coming + gained
+    assert len(holders) - len(plan.preempt) + len(plan.admit) <= slots
+    assert not set(plan.preempt) & set(plan.grow)
+    assert 0 not in plan.preempt or len(plan.preempt) == len(holders)
+    assert not (plan.preempt and plan.admit)
+
+
+@given(st.dictionaries(st.integers(0, 50), st.integers(1, 40), max_size=8), st.integers(8, 64))
+def test_shares_use_the_step_and_no_more(pending: dict[int, int], step_tokens: int) -> None:
+    shares = plan_shares(pending.items(), step_tokens)
+    assert sum(share.tokens for share in shares) == min(step_tokens, sum(pending.values()))
+    assert all(0 < share.tokens <= pending[share.id] for share in shares)
+    assert {number for number, count in pending.items() if count == 1} <= {share.id for share in shares}

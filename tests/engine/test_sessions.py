@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from kvtrace.engine.policy import Moment
+from kvtrace.engine.records import AgentState
+from kvtrace.engine.sessions import Sessions, Transition
+from kvtrace.tracer.signals import ToolEnded, ToolStarted
+
+TTL = 1000
+
+
+def start(
+    span: str, at: int, agent: str | None = "a", conversation: str | None = None, call_id: str | None = None
+) -> ToolStarted:
+    return ToolStarted("trace", span, at, "grep", agent, conversation, call_id)
+
+
+def end(
+    span: str, at: int, agent: str | None = "a", conversation: str | None = None, call_id: str | None = None
+) -> ToolEnded:
+    return ToolEnded("trace", span, at, "grep", agent, conversation, call_id)
+
+
+def sessions(limit: int = 10) -> Sessions:
+    made = Sessions(TTL, limit)
+    made.request("a", 100)
+    return made
+
+
+def test_first_start_blocks_and_last_end_returns() -> None:
+    known = sessions()
+    assert known.apply(start("1", 110), 110) == Transition("a", Moment.TOOL_STARTED, "grep")
+    assert known.apply(start("2", 111), 111) is None
+    assert known.apply(end("1", 112), 112) is None
+    assert known.apply(end("2", 113), 113) == Transition("a", Moment.RETURNED, "grep")
+
+
+def test_duplicates_change_nothing() -> None:
+    known = sessions()
+    known.apply(start("1", 110), 110)
+    assert known.apply(start("1", 110), 111) is None
+    assert known.apply(end("1", 112), 112) is not None
+    assert known.apply(end("1", 112), 113) is None
+
+
+def test_start_after_its_end_is_ignored() -> None:
+    known = sessions()
+    assert known.apply(end("1", 112), 112) is None
+    assert known.apply(start("1", 110), 113) is None
+    assert not known.agents["a"].blocked
+
+
+def test_start_older_than_the_newest_request_is_ignored() -> None:
+    known = sessions()
+    assert known.apply(start("1", 99), 110) is None
+    assert not known.agents["a"].blocked
+
+
+def test_request_unblocks_and_late_end_is_harmless() -> None:
+    known = sessions()
+    known.apply(start("1", 110), 110)
+    assert known.request("a", 120) == Transition("a", Moment.RETURNED, "grep")
+    assert known.apply(end("1", 115), 125) is None
+    assert known.apply(start("1", 110), 126) is None
+
+
+def test_unknown_agents_are_counted() -> None:
+    known = sessions()
+    assert known.apply(start("1", 110, agent="nobody"), 110) is None
+    assert known.apply(end("1", 110, agent=None), 110) is None
+    assert known.unmatched == 2
+
+
+def test_agent_is_found_by_id_conversation_or_call() -> None:
+    known = sessions()
+    known.request("b", 100)
+    known.remember_call_ids("b", ["call-9"])
+    assert known.apply(start("1", 110, agent=None, conversation="a"), 110) == Transition(
+        "a", Moment.TOOL_STARTED, "grep"
+    )
+    by_call = known.apply(start("2", 110, agent=None, call_id="call-9"), 110)
+    assert by_call == Transition("b", Moment.TOOL_STARTED, "grep")
+    assert known.apply(end("2", 111, agent="b", conversation="a"), 111) == Transition("b", Moment.RETURNED, "grep")
+
+
+def test_announced_calls_give_way_to_their_spans() -> None:
+    known = sessions()
+    assert known.turn_ended("a", ["x", "y"], 110) == Transition("a", Moment.TOOL_STARTED, None)
+    assert known.apply(start("1", 111, call_id="x"), 111) is None
+    assert known.apply(end("1", 112, call_id="x"), 112) is None
+    assert known.agents["a"].blocked
+    assert known.apply(end("2", 113, call_id="y"), 113) == Transition("a", Moment.RETURNED, "grep")
+
+
+def test_span_without_call_id_stands_for_all_announced() -> None:
+    known = sessions()
+    known.turn_ended("a", ["x", "y"], 110)
+    known.apply(start("1", 111), 111)
+    assert known.apply(end("1", 112), 112) == Transition("a", Moment.RETURNED, "grep")
+
+
+def test_old_end_leaves_announced_calls_open() -> None:
+    known = sessions()
+    known.turn_ended("a", ["x"], 110)
+    assert known.apply(end("0", 90), 111) is None
+    assert known.agents["a"].blocked
+
+
+def test_overdue_calls_expire_once() -> None:
+    known = sessions()
+    known.apply(start("1", 110), 110)
+    known.apply(start("2", 500), 500)
+    assert known.expire(110 + TTL + 1) == []
+    assert known.expire(500 + TTL + 1) == [Transition("a", Moment.EXPIRED, "grep")]
+    assert known.expire(500 + TTL + 2) == []
+
+
+def test_oldest_idle_agents_are_forgotten() -> None:
+    known = sessions(limit=2)
+    known.apply(start("1", 110), 110)
+    for agent in ("b", "c", "d"):
+        known.request(agent, 120)
+    assert known.forget_idle() == ["b", "c"]
+    assert list(known.agents) == ["a", "d"]
+
+
+def test_b_is_blocked_share_without_the_person() -> None:
+    known = Sessions(10**9)
+    known.request("a", 0)
+    known.apply(start("1", 100), 100)
+    known.apply(end("1", 400), 400)
+    known.turn_ended("a", [], 500)
+    assert known.agents["a"].state is AgentState.HUMAN
+    assert known.agents["a"].b(1000) == 300 / 500
+
+
+def test_newborn_agent_has_no_b() -> None:
+    known = sessions()
+    assert known.agents["a"].b(100) is None

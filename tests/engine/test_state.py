@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from jsonschema import Draft202012Validator
+
+from kvtrace.engine.config import PolicyMode
+from kvtrace.engine.records import AgentRecord
+
+from .support import GEOMETRY, World, tokens
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "state.schema.json").read_text())
+
+
+def test_real_snapshots_validate_at_every_step() -> None:
+    world = World(device_blocks=10, host_blocks=40)
+    validator = Draft202012Validator(SCHEMA)
+    for agent in range(4):
+        world.submit(f"a{agent}", tokens(60, seed=agent), max_tokens=20)
+    for step in range(60):
+        world.step()
+        if step == 30:
+            world.tool_starts("a0")
+        validator.validate(json.loads(json.dumps(world.core.snapshot().as_json())))
+
+
+def test_pool_bytes_add_up_at_every_step() -> None:
+    world = World(device_blocks=10, host_blocks=40)
+    for agent in range(4):
+        world.submit(f"a{agent}", tokens(60, seed=agent), max_tokens=20)
+    while world.core.has_work():
+        world.step()
+        tiers = world.core.snapshot().tiers
+        vram = tiers.vram
+        parts = vram.kv_active_bytes + vram.kv_reclaimable_bytes + vram.kv_free_bytes
+        assert parts == vram.kv_pool_bytes == 10 * GEOMETRY.block_bytes
+        assert tiers.host.used_bytes + tiers.host.free_bytes == tiers.host.total_bytes
+
+
+def test_totals_agree_with_each_requests_usage() -> None:
+    world = World(device_blocks=40)
+    first = world.ask("a", tokens(50), max_tokens=6)
+    second = world.ask("a", first.tokens + tokens(9, seed=1), max_tokens=6)
+    for request in (first, second):
+        usage = request.usage
+        cached = usage.cached_device_tokens + usage.cached_host_tokens
+        assert cached + usage.prefilled_tokens == usage.prompt_tokens
+    totals = world.core.snapshot().totals
+    assert totals.generated_tokens == 12
+    assert totals.prefilled_tokens == first.usage.prefilled_tokens + second.usage.prefilled_tokens
+    assert totals.cached_device_tokens == second.usage.cached_device_tokens == 55
+
+
+def test_kept_tokens_say_how_much_of_a_context_is_left() -> None:
+    world = World(PolicyMode.KEEP, device_blocks=12)
+    request = world.submit("a", tokens(50), max_tokens=9)
+    world.step(4)
+    assert record(world, "a").kept_tokens == record(world, "a").context_tokens == len(request.tokens) - 1
+    world.run()
+    assert record(world, "a").kept_tokens == record(world, "a").context_tokens == 58
+    world.ask("b", tokens(150, seed=1))
+    assert 0 < record(world, "a").kept_tokens < record(world, "a").context_tokens == 58
+    assert record(world, "a").vram_bytes == 2 * GEOMETRY.block_bytes
+
+
+def record(world: World, agent: str) -> AgentRecord:
+    return next(found for found in world.core.snapshot().agents if found.agent == agent)
