@@ -122,13 +122,16 @@ class Engine:
         if first:
             _log.warning("more than %d tool signals wait for the engine; further ones are dropped", SIGNALS_QUEUED)
 
-    def turn_ended(self, agent_id: str, call_ids: Sequence[str] = ()) -> None:
+    def turn_ended(self, agent_id: str, calls: Mapping[str, str | None] | Sequence[str] = ()) -> None:
         """Say that a turn of the agent ended in these tool calls, or in an answer where there are none.
+
+        ``calls`` are the ids the model's response gave them, with the tools' names where known.
 
         Raises:
             EngineStopped: the engine was closed or has failed.
         """
-        self._command(partial(self._core.turn_ended, agent_id, tuple(call_ids)))
+        named = dict(calls) if isinstance(calls, Mapping) else dict.fromkeys(calls)
+        self._command(partial(self._core.turn_ended, agent_id, named))
 
     def state(self) -> Snapshot:
         """The engine as of a moment ago; whatever finished a request is in it before that request's stream ends."""

@@ -48,7 +48,7 @@ class Forward:
         for sequence in self._ready():
             if sequence.pending > 1:
                 self._requests.rematch(sequence, now_ns)
-        pending = [(one.id, one.pending) for one in self._ready() if self.has_room(one)]
+        pending = [(one.id, one.pending) for one in self._without_twins() if self.has_room(one)]
         shares = plan_shares(pending, self._config.step_tokens)
         return [self._chunk(self._requests.running[share.id], share.tokens) for share in shares]
 
@@ -59,6 +59,7 @@ class Forward:
         blocks keep what was computed in earlier steps.
         """
         running = self._requests.running
+        started_ns = self._clock.unix_ns()
         try:
             sampled = self._runner.run(chunks)
         except Exception as error:  # the runner is foreign code, and the other requests must go on
@@ -68,8 +69,9 @@ class Forward:
                 self._requests.finish(sequence, "error", self._clock.unix_ns())
             return {}, failed
         # Count first: what one request computes in this step did not exist before it for another.
-        for chunk in chunks:
-            self._count(running[chunk.sequence_id], chunk)
+        prefilled = sum(self._count(running[chunk.sequence_id], chunk) for chunk in chunks)
+        took_s = (self._clock.unix_ns() - started_ns) / 1e9
+        self._tally.prefill_s += took_s * prefilled / sum(len(chunk.tokens) for chunk in chunks)
         for chunk in chunks:
             self._enter(running[chunk.sequence_id], chunk.start + len(chunk.tokens))
         return self._accept(sampled)
@@ -80,6 +82,21 @@ class Forward:
 
     def _ready(self) -> list[Sequence]:
         return [one for one in self._requests.running.values() if one.status is SequenceStatus.RUNNING]
+
+    def _without_twins(self) -> list[Sequence]:
+        """The ready requests but for those whose next block an older one is about to compute: they take it over then.
+
+        The older one has its share of this step, or an even older one has, so that nobody waits for ever.
+        """
+        coming: set[bytes] = set()
+        chosen = []
+        for one in sorted(self._ready(), key=lambda sequence: sequence.id):
+            left = one.keys[one.computed // self._cache.block_tokens :] if one.pending > 1 else []
+            if not left or left[0] not in coming:
+                chosen.append(one)
+                if self.has_room(one):
+                    coming.update(left)
+        return chosen
 
     def _chunk(self, sequence: Sequence, tokens: int) -> Chunk:
         start, sampling = sequence.computed, sequence.sampling
@@ -95,10 +112,11 @@ class Forward:
             generated=len(sequence.tokens) - sequence.prompt_tokens,
         )
 
-    def _count(self, sequence: Sequence, chunk: Chunk) -> None:
+    def _count(self, sequence: Sequence, chunk: Chunk) -> int:
+        """Count how many of the chunk's positions were prefilled, and how many of these had KV before."""
         end = min(chunk.start + len(chunk.tokens), sequence.known)
         if end <= chunk.start:
-            return
+            return 0
         start = max(chunk.start, sequence.write_from)
         again = self._past.repeated(sequence, start, end) if start < end else 0
         prefilled = end - chunk.start
@@ -106,6 +124,7 @@ class Forward:
         sequence.usage.reprefilled_tokens += again
         self._tally.prefilled_tokens += prefilled
         self._tally.reprefilled_tokens += again
+        return prefilled
 
     def _enter(self, sequence: Sequence, computed: int) -> None:
         before = sequence.committed_blocks

@@ -7,7 +7,7 @@ thread makes all calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -116,10 +116,10 @@ class EngineCore:
         now = self._clock.unix_ns()
         self._change(self.sessions.apply(signal, now), now)
 
-    def turn_ended(self, agent: str, call_ids: Iterable[str]) -> None:
-        """Say that a turn of ``agent`` ended in these tool calls, or in an answer where there are none."""
+    def turn_ended(self, agent: str, calls: Mapping[str, str | None]) -> None:
+        """Say that a turn of ``agent`` ended in these tool calls (id to tool), or in an answer where there are none."""
         now = self._clock.unix_ns()
-        self._change(self.sessions.turn_ended(agent, call_ids, now), now)
+        self._change(self.sessions.turn_ended(agent, calls, now), now)
 
     def has_work(self) -> bool:
         """Whether :meth:`step` has anything to do: a request lives or a copy is in flight."""

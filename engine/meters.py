@@ -68,6 +68,7 @@ class Tally:
     cached_device_tokens: int = 0
     cached_host_tokens: int = 0
     steps: int = 0
+    prefill_s: float = 0.0
 
     def totals(self, dropped_blocks: int, unmatched_signals: int) -> Totals:
         """The counts as a record, with what others counted."""
@@ -80,4 +81,5 @@ class Tally:
             dropped_blocks=dropped_blocks,
             unmatched_signals=unmatched_signals,
             steps=self.steps,
+            prefill_s=self.prefill_s,
         )

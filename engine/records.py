@@ -119,7 +119,10 @@ class EngineEvent:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Counts since the engine started; tokens unless the name says otherwise."""
+    """Counts since the engine started; tokens unless the name says otherwise.
+
+    ``prefill_s``: time of all steps, each by the share of its positions that belonged to prompts.
+    """
 
     prefilled_tokens: int
     reprefilled_tokens: int
@@ -129,6 +132,7 @@ class Totals:
     dropped_blocks: int
     unmatched_signals: int
     steps: int
+    prefill_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ nobody has heard of its end for ``ttl_ns``. Signals may come late, twice, in the
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -116,17 +116,16 @@ class Sessions:
         session.refresh(now_ns)
         return Transition(agent, Moment.RETURNED, session.tool) if returned else None
 
-    def turn_ended(self, agent: str, call_ids: Iterable[str], now_ns: int) -> Transition | None:
-        """A turn of ``agent`` ended in these tool calls, or, where there are none, in an answer."""
+    def turn_ended(self, agent: str, calls: Mapping[str, str | None], now_ns: int) -> Transition | None:
+        """A turn of ``agent`` ended in these tool calls (id to tool), or, where there are none, in an answer."""
         session = self.agents.get(agent)
         if session is None:
             return None
-        calls = tuple(call_ids)
         self.remember_call_ids(agent, calls)
         session.turn_over = not calls and not session.open
         started = None
-        for call in calls:
-            started = self._open(session, (_ANNOUNCED, call), None, now_ns) or started
+        for call, tool in calls.items():
+            started = self._open(session, (_ANNOUNCED, call), tool, now_ns) or started
         session.refresh(now_ns)
         return started
 
@@ -185,8 +184,10 @@ class Sessions:
         key = (signal.trace_id, signal.span_id)
         if signal.time_unix_ns < session.request_ns or key in self._ended or key in session.open:
             return None
+        # Opened before the announcement goes, so that an agent which was announced as blocked stays blocked throughout.
+        started = self._open(session, key, signal.tool, now_ns)
         self._unannounce(session, signal.call_id)
-        return self._open(session, key, signal.tool, now_ns)
+        return started
 
     def _end(self, session: Session, signal: ToolEnded) -> Transition | None:
         was_blocked = session.blocked

@@ -118,11 +118,12 @@ class TieredCache:
     def rematch(self, sequence: Sequence) -> Hits:
         """Take over full blocks that appeared since :meth:`acquire`, instead of computing them again.
 
-        Somebody with the same prefix may have computed them, or they lie behind a hole that is filled now.
+        Somebody with the same prefix may have computed them, or they lie behind a hole that is filled now. A block
+        that the sequence began to fill itself gives way to the whole one.
         """
         device = host = 0
         while (piece := self._next_piece(sequence)) is not None:
-            at = sequence.computed // self.block_tokens
+            at, row = divmod(sequence.computed, self.block_tokens)
             if piece.device is None:
                 self.placement.start_in(piece, sequence.table[at])
             else:
@@ -130,9 +131,9 @@ class TieredCache:
                 self.placement.device.drop(sequence.table[at])
                 sequence.table[at] = piece.device
             if self.placement.device.blocks[sequence.table[at]].loading:
-                host += self.block_tokens
+                host += self.block_tokens - row
             else:
-                device += self.block_tokens
+                device += self.block_tokens - row
             self._await(sequence, sequence.table[at], writes=False)
             sequence.committed_blocks = at + 1
             self._advance(sequence, (at + 1) * self.block_tokens)
@@ -284,8 +285,8 @@ class TieredCache:
         sequence.computed = min(kv_tokens, len(sequence.tokens) - 1)
 
     def _next_piece(self, sequence: Sequence) -> Piece | None:
-        at, row = divmod(sequence.computed, self.block_tokens)
-        if row or at >= len(sequence.keys) or sequence.write_from > sequence.computed:
+        at = sequence.computed // self.block_tokens
+        if at >= len(sequence.keys) or sequence.write_from > sequence.computed:
             return None
         return self.placement.index.get(sequence.keys[at])
 

@@ -23,9 +23,10 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from kvtrace.tracer.attributes import ENV_CACHE
+
 from ..errors import ModelError
 
-ENV_CACHE: Final = "KVTRACE_CACHE"  # folder of converted models; default: the platform's user cache folder
 _MANIFEST: Final = "kvtrace.json"
 _MADE_BY: Final = f"conversion 1, transformers {transformers.__version__}"  # another one's work is made again
 

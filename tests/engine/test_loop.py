@@ -221,3 +221,24 @@ def test_start_of_a_context_lives_longest(calls_tool: bool) -> None:
         world.tool_ends(world.tool_starts("a"))
     world.ask("crowd", tokens(196, seed=1))
     assert world.ask("a", context).usage.cached_device_tokens == 48
+
+
+@pytest.mark.parametrize("step_tokens", [16, 23, 40, 300])
+def test_shared_prefix_is_computed_once_by_agents_that_start_together(step_tokens: int) -> None:
+    world = World(step_tokens=step_tokens)
+    shared = tokens(70)
+    sequences = [world.submit(name, shared + tokens(25, seed=at), max_tokens=4) for at, name in enumerate("abcd")]
+    world.run()
+    for sequence in sequences:
+        check_answer(sequence)
+    assert sum(sequence.usage.reprefilled_tokens for sequence in sequences) == 0
+    # Four full blocks of the prefix are shared; the rows that share a block with an agent's own tokens are not.
+    assert sum(sequence.usage.prefilled_tokens for sequence in sequences) == 4 * 95 - 3 * 64
+
+
+def test_identical_prompts_at_once_do_not_hold_each_other_up() -> None:
+    world = World(step_tokens=20)
+    sequences = [world.submit(name, tokens(64), max_tokens=6) for name in "abcd"]
+    world.run()
+    for sequence in sequences:
+        check_answer(sequence)

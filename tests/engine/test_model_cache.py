@@ -13,7 +13,8 @@ import torch
 
 from kvtrace.engine.errors import ModelError
 from kvtrace.engine.model import LoadedModel, load_model
-from kvtrace.engine.model.cache import ENV_CACHE, cache_root, converted, is_whole
+from kvtrace.engine.model.cache import cache_root, converted, is_whole
+from kvtrace.tracer.attributes import ENV_CACHE
 
 LOAD = """
 import sys

@@ -146,7 +146,7 @@ def test_parallel_tools_block_until_the_last_ends() -> None:
     world.tool_ends(second)
     assert world.mover.moved[Direction.IN] == 0
     assert state_of(world, "a") is AgentState.PARKED
-    world.core.turn_ended("a", [])
+    world.core.turn_ended("a", {})
     world.tool_ends(third)
     assert state_of(world, "a") is AgentState.PARKED
     assert world.ask("a", context).usage.reprefilled_tokens == 0
@@ -164,17 +164,17 @@ def test_request_alone_brings_a_parked_agent_back() -> None:
 def test_turn_that_ends_in_tool_calls_parks() -> None:
     world = World()
     world.ask("a", tokens(70))
-    world.core.turn_ended("a", ["call-1"])
+    world.core.turn_ended("a", {"call-1": None})
     world.run()
     assert EventKind.PARK in world.kinds()
     assert state_of(world, "a") is AgentState.BLOCKED_RESIDENT
-    world.core.turn_ended("b", ["nobody"])
+    world.core.turn_ended("b", {"nobody": None})
 
 
 def test_turn_that_ends_in_an_answer_waits_for_a_person() -> None:
     world = World()
     world.ask("a", tokens(20))
-    world.core.turn_ended("a", [])
+    world.core.turn_ended("a", {})
     assert state_of(world, "a") is AgentState.HUMAN
 
 

@@ -84,7 +84,7 @@ def test_agent_is_found_by_id_conversation_or_call() -> None:
 
 def test_announced_calls_give_way_to_their_spans() -> None:
     known = sessions()
-    assert known.turn_ended("a", ["x", "y"], 110) == Transition("a", Moment.TOOL_STARTED, None)
+    assert known.turn_ended("a", {"x": None, "y": None}, 110) == Transition("a", Moment.TOOL_STARTED, None)
     assert known.apply(start("1", 111, call_id="x"), 111) is None
     assert known.apply(end("1", 112, call_id="x"), 112) is None
     assert known.agents["a"].blocked
@@ -93,14 +93,14 @@ def test_announced_calls_give_way_to_their_spans() -> None:
 
 def test_span_without_call_id_stands_for_all_announced() -> None:
     known = sessions()
-    known.turn_ended("a", ["x", "y"], 110)
+    known.turn_ended("a", {"x": None, "y": None}, 110)
     known.apply(start("1", 111), 111)
     assert known.apply(end("1", 112), 112) == Transition("a", Moment.RETURNED, "grep")
 
 
 def test_old_end_leaves_announced_calls_open() -> None:
     known = sessions()
-    known.turn_ended("a", ["x"], 110)
+    known.turn_ended("a", {"x": None}, 110)
     assert known.apply(end("0", 90), 111) is None
     assert known.agents["a"].blocked
 
@@ -128,7 +128,7 @@ def test_b_is_blocked_share_without_the_person() -> None:
     known.request("a", 0)
     known.apply(start("1", 100), 100)
     known.apply(end("1", 400), 400)
-    known.turn_ended("a", [], 500)
+    known.turn_ended("a", {}, 500)
     assert known.agents["a"].state is AgentState.HUMAN
     assert known.agents["a"].b(1000) == 300 / 500
 
@@ -136,3 +136,12 @@ def test_b_is_blocked_share_without_the_person() -> None:
 def test_newborn_agent_has_no_b() -> None:
     known = sessions()
     assert known.agents["a"].b(100) is None
+
+
+def test_announced_call_blocks_once_and_is_named() -> None:
+    known = sessions()
+    assert known.turn_ended("a", {"x": "pytest"}, 110) == Transition("a", Moment.TOOL_STARTED, "pytest")
+    assert known.apply(start("1", 111, call_id="x"), 111) is None
+    assert known.agents["a"].tool == "grep"
+    assert list(known.agents["a"].open) != []
+    assert known.apply(end("1", 112, call_id="x"), 112) == Transition("a", Moment.RETURNED, "grep")

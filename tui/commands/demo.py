@@ -104,7 +104,7 @@ def _play(
     from kvtrace.engine.errors import EngineError
 
     from ..demo.scene import engine_config, play
-    from ..demo.view import event_line
+    from ..demo.view import EventLines
 
     config = engine_config(model, scripts, policy, seed)
     block = model.geometry.block_bytes
@@ -121,6 +121,7 @@ def _play(
     )
     turns = sum(len(script.steps) + 1 for script in scripts)
     started = time.monotonic()
+    moves = EventLines(lambda: time.monotonic() - started)
     with Progress(*columns, console=talk, transient=True) as progress:
         task = progress.add_task(policy.value, total=turns)
         try:
@@ -128,7 +129,7 @@ def _play(
                 model,
                 config,
                 scripts,
-                on_event=lambda event: progress.console.print(event_line(event, time.monotonic() - started)),
+                on_event=lambda event: [progress.console.print(line) for line in moves.lines(event)],
                 on_turn=lambda _name: progress.advance(task),
             )
         except EngineError as problem:
@@ -145,7 +146,7 @@ def _facts(
         "agents": agents,
         "turns": turns,
         "seed": seed,
-        "runs": [asdict(run) for run in runs],
+        "runs": [{**asdict(run), "reprefill_s": run.reprefill_s} for run in runs],
         "report": report.as_json(),
     }
 

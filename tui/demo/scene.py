@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.engine.config import EngineConfig, PolicyMode
-from kvtrace.engine.records import EngineEvent, EventKind, Snapshot, Totals
+from kvtrace.engine.prefix import common_prefix
+from kvtrace.engine.records import AgentRecord, AgentState, EngineEvent, EventKind, Totals
 from kvtrace.tracer import agent, generation, subscribe, unsubscribe
 
 from .script import AgentScript
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
     from kvtrace.engine import Engine
     from kvtrace.engine.model import LoadedModel
 
-ANSWER_TOKENS: Final = 24
-RESULT_TOKENS: Final = 96  # a tool result with the template's words around it never tokenises to more
+ANSWER_TOKENS: Final = 16
+RESULT_TOKENS: Final = 96  # a tool result with the template's words around it never tokenises to more …
+TYPICAL_RESULT_TOKENS: Final = 40  # … and mostly to about this
 AGENTS_IN_POOL: Final = 3
 SLOTS: Final = 4
 STEP_TOKENS: Final = 256
@@ -32,31 +34,42 @@ ANSWER_TIMEOUT_S: Final = 600.0
 class SceneFacts:
     """What one policy did with the scripts.
 
-    ``agents_whole`` is the most agents at one instant whose whole KV existed somewhere; ``parks`` and ``restores``
-    count agents' moves, ``out_bytes`` and ``in_bytes`` the copies.
+    ``agents_whole`` and ``agents_whole_mean`` are how many unfinished agents had their whole KV in some tier at once,
+    at most and over time; ``parks`` and ``restores`` count agents' moves, ``out_bytes`` and ``in_bytes`` the copies.
     """
 
     policy: str
     wall_s: float
     agents_whole: int
+    agents_whole_mean: float
     parks: int
     restores: int
     out_bytes: int
     in_bytes: int
     totals: Totals
 
+    @property
+    def reprefill_s(self) -> float:
+        """Seconds of compute that prefilling again took, at this run's own prefill rate."""
+        prefilled = self.totals.prefilled_tokens
+        return self.totals.prefill_s * self.totals.reprefilled_tokens / prefilled if prefilled else 0.0
+
 
 def engine_config(model: LoadedModel, scripts: tuple[AgentScript, ...], policy: PolicyMode, seed: int) -> EngineConfig:
     """Sizes that make the point: a device pool for about three agents, a host tier for all of them."""
     from kvtrace.engine.model import encode_chat
 
-    prompt = max(len(encode_chat(model.tokenizer, script.messages())) for script in scripts)
+    prompts = [encode_chat(model.tokenizer, script.messages()) for script in scripts]
+    prompt = max(map(len, prompts))
+    shared = min(common_prefix(prompts[0], other) for other in prompts[1:]) if len(prompts) > 1 else 0
     turns = max(len(script.steps) for script in scripts)
     context = prompt + turns * (ANSWER_TOKENS + RESULT_TOKENS) + ANSWER_TOKENS
-    blocks = model.geometry.blocks_for(context)
+    typical = prompt + turns * (ANSWER_TOKENS + TYPICAL_RESULT_TOKENS) + ANSWER_TOKENS
+    blocks = model.geometry.blocks_for
     return EngineConfig(
-        device_blocks=AGENTS_IN_POOL * blocks,
-        host_blocks=(len(scripts) + 1) * blocks if policy.uses_host else 0,
+        # The system prompt that all share is there once.
+        device_blocks=max(blocks(shared) + AGENTS_IN_POOL * blocks(typical - shared), blocks(context)),
+        host_blocks=(len(scripts) + 1) * blocks(context) if policy.uses_host else 0,
         slots=SLOTS,
         step_tokens=STEP_TOKENS,
         context_tokens=min(model.context_tokens, context + 1),
@@ -107,7 +120,8 @@ def play(
     return SceneFacts(
         policy=config.policy.value,
         wall_s=wall_s,
-        agents_whole=whole,
+        agents_whole=max(whole),
+        agents_whole_mean=sum(whole) / len(whole),
         parks=moves[EventKind.PARK],
         restores=moves[EventKind.RESTORE],
         out_bytes=end.link.out_total_bytes,
@@ -116,19 +130,19 @@ def play(
     )
 
 
-def _watch(engine: Engine, work: list[Future[None]]) -> int:
-    """Wait for the agents; the most of them whose whole KV existed at once. Raises what an agent raised."""
-    most, pending = 0, set(work)
+def _watch(engine: Engine, work: list[Future[None]]) -> list[int]:
+    """Wait for the agents; how many had their whole KV somewhere, sampled at a steady rate. Raises what one raised."""
+    samples, pending = [], set(work)
     while pending:
         done, pending = wait(pending, timeout=WATCH_S, return_when=FIRST_EXCEPTION)
         for future in done:
             future.result()
-        most = max(most, _agents_whole(engine.state()))
-    return most
+        samples.append(sum(1 for record in engine.state().agents if _is_whole(record)))
+    return samples
 
 
-def _agents_whole(state: Snapshot) -> int:
-    return sum(1 for record in state.agents if record.context_tokens and record.kept_tokens >= record.context_tokens)
+def _is_whole(record: AgentRecord) -> bool:
+    return record.state is not AgentState.HUMAN and 0 < record.context_tokens <= record.kept_tokens
 
 
 def _work(engine: Engine, model: LoadedModel, script: AgentScript, on_turn: Callable[[str], None]) -> None:
@@ -139,17 +153,17 @@ def _work(engine: Engine, model: LoadedModel, script: AgentScript, on_turn: Call
         tokens = encode_chat(model.tokenizer, script.messages())
         for number, step in enumerate(script.steps):
             call_id = f"{script.name}/{number}"
-            tokens = _answer(engine, model, script.name, tokens, call_id)
+            tokens = _answer(engine, model, script.name, tokens, {call_id: step.tool})
             on_turn(script.name)
             result = TOOLS[step.tool](step.argument)
             message = {"role": "user", "content": f"{step.tool} returned:\n{result}"}
             tokens = continue_chat(model.tokenizer, tokens, message)
-        _answer(engine, model, script.name, tokens, None)
+        _answer(engine, model, script.name, tokens, {})
         on_turn(script.name)
 
 
-def _answer(engine: Engine, model: LoadedModel, name: str, tokens: list[int], call_id: str | None) -> list[int]:
-    """Generate one turn; the conversation's tokens with the answer appended."""
+def _answer(engine: Engine, model: LoadedModel, name: str, tokens: list[int], calls: dict[str, str]) -> list[int]:
+    """Generate one turn, which ends in ``calls`` (id to tool); the conversation's tokens with the answer appended."""
     from kvtrace.engine import Sampling
 
     with generation(model.model_id, provider="kvtrace") as span:
@@ -158,7 +172,7 @@ def _answer(engine: Engine, model: LoadedModel, name: str, tokens: list[int], ca
         usage = done.usage
         span.usage(input_tokens=usage.prompt_tokens, output_tokens=usage.output_tokens)
         span.queued(usage.wait_intervals_unix_ns)
-        if call_id is not None:
-            span.tool_calls([call_id])
-            engine.turn_ended(name, [call_id])
+        span.finish("tool_calls" if calls else done.finish_reason)
+        span.tool_calls([(tool, call_id) for call_id, tool in calls.items()])
+        engine.turn_ended(name, calls)
     return [*tokens, *done.tokens]

@@ -56,10 +56,10 @@ COMMANDS: Final = (
 )
 
 # Real coding agents spend most calls in quick reads and searches and most seconds in a few slow commands.
-TOOL_WEIGHTS: Final = {"read_file": 0.3, "grep": 0.25, "shell": 0.2, "run_checks": 0.25}
-SLOW_MEAN_S: Final = 2.0
-SLOW_LEAST_S: Final = 0.4
-SLOW_MOST_S: Final = 5.0
+TOOL_WEIGHTS: Final = {"read_file": 0.2, "grep": 0.2, "shell": 0.2, "run_checks": 0.4}
+SLOW_LEAST_S: Final = 2.0
+SLOW_EXTRA_MEAN_S: Final = 4.0
+SLOW_MOST_S: Final = 12.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,5 +101,5 @@ def _step(rng: random.Random) -> Step:
         return Step(tool, rng.choice(WORDS))
     if tool == "shell":
         return Step(tool, rng.choice(COMMANDS))
-    seconds = min(SLOW_MOST_S, SLOW_LEAST_S + rng.expovariate(1 / SLOW_MEAN_S))
+    seconds = min(SLOW_MOST_S, SLOW_LEAST_S + rng.expovariate(1 / SLOW_EXTRA_MEAN_S))
     return Step(tool, f"{seconds:.2f}")
