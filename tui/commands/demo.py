@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kvtrace.analysis import Report
     from kvtrace.engine.config import PolicyMode
     from kvtrace.engine.model import LoadedModel
+    from kvtrace.engine.records import EngineEvent
 
     from ..demo.scene import SceneFacts
     from ..demo.script import AgentScript
@@ -122,6 +123,11 @@ def _play(
     turns = sum(len(script.steps) + 1 for script in scripts)
     started = time.monotonic()
     moves = EventLines(lambda: time.monotonic() - started)
+
+    def show(event: EngineEvent) -> None:
+        for line in moves.lines(event):
+            progress.console.print(line)
+
     with Progress(*columns, console=talk, transient=True) as progress:
         task = progress.add_task(policy.value, total=turns)
         try:
@@ -129,8 +135,8 @@ def _play(
                 model,
                 config,
                 scripts,
-                on_event=lambda event: [progress.console.print(line) for line in moves.lines(event)],
-                on_turn=lambda _name: progress.advance(task),
+                on_event=show,
+                on_turn=lambda _name, _answer: progress.advance(task),
             )
         except EngineError as problem:
             raise CommandError(f"the engine gave up: {problem}", ExitCode.FAILED) from problem

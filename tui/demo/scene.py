@@ -29,6 +29,8 @@ STEP_TOKENS: Final = 256
 WATCH_S: Final = 0.05
 ANSWER_TIMEOUT_S: Final = 600.0
 
+TurnListener = Callable[[str, list[int]], None]
+
 
 @dataclass(frozen=True, slots=True)
 class SceneFacts:
@@ -83,7 +85,7 @@ def play(
     config: EngineConfig,
     scripts: tuple[AgentScript, ...],
     on_event: Callable[[EngineEvent], None],
-    on_turn: Callable[[str], None],
+    on_turn: TurnListener,
 ) -> SceneFacts:
     """Run every script in a thread of its own until all are done.
 
@@ -92,7 +94,7 @@ def play(
         config: sizes and policy of this run's engine.
         scripts: what the agents do.
         on_event: told of every park and restore, in the engine's thread.
-        on_turn: told the agent's name after each of its turns, in the agent's thread.
+        on_turn: told the agent's name and the tokens it generated after each turn, in the agent's thread.
 
     Raises:
         EngineError: a request was refused or failed.
@@ -113,7 +115,12 @@ def play(
         try:
             with ThreadPoolExecutor(len(scripts), thread_name_prefix="agent") as pool:
                 work = [pool.submit(_work, engine, model, script, on_turn) for script in scripts]
-                whole = _watch(engine, work)
+                try:
+                    whole = _watch(engine, work)
+                except BaseException:
+                    # Ends the other agents' requests: leaving the pool would else wait for their whole scripts.
+                    engine.close()
+                    raise
         finally:
             unsubscribe(engine.signal)
         wall_s, end = time.monotonic() - started, engine.state()
@@ -145,7 +152,7 @@ def _is_whole(record: AgentRecord) -> bool:
     return record.state is not AgentState.HUMAN and 0 < record.context_tokens <= record.kept_tokens
 
 
-def _work(engine: Engine, model: LoadedModel, script: AgentScript, on_turn: Callable[[str], None]) -> None:
+def _work(engine: Engine, model: LoadedModel, script: AgentScript, on_turn: TurnListener) -> None:
     """One agent's life: generate, call the tool the script names, append its result, generate again."""
     from kvtrace.engine.model import continue_chat, encode_chat
 
@@ -153,17 +160,16 @@ def _work(engine: Engine, model: LoadedModel, script: AgentScript, on_turn: Call
         tokens = encode_chat(model.tokenizer, script.messages())
         for number, step in enumerate(script.steps):
             call_id = f"{script.name}/{number}"
-            tokens = _answer(engine, model, script.name, tokens, {call_id: step.tool})
-            on_turn(script.name)
+            answer = _answer(engine, model, script.name, tokens, {call_id: step.tool})
+            on_turn(script.name, answer)
             result = TOOLS[step.tool](step.argument)
             message = {"role": "user", "content": f"{step.tool} returned:\n{result}"}
-            tokens = continue_chat(model.tokenizer, tokens, message)
-        _answer(engine, model, script.name, tokens, {})
-        on_turn(script.name)
+            tokens = continue_chat(model.tokenizer, [*tokens, *answer], message)
+        on_turn(script.name, _answer(engine, model, script.name, tokens, {}))
 
 
 def _answer(engine: Engine, model: LoadedModel, name: str, tokens: list[int], calls: dict[str, str]) -> list[int]:
-    """Generate one turn, which ends in ``calls`` (id to tool); the conversation's tokens with the answer appended."""
+    """Generate one turn, which ends in ``calls`` (id to tool), and return its tokens."""
     from kvtrace.engine import Sampling
 
     with generation(model.model_id, provider="kvtrace") as span:
@@ -175,4 +181,4 @@ def _answer(engine: Engine, model: LoadedModel, name: str, tokens: list[int], ca
         span.finish("tool_calls" if calls else done.finish_reason)
         span.tool_calls([(tool, call_id) for call_id, tool in calls.items()])
         engine.turn_ended(name, calls)
-    return [*tokens, *done.tokens]
+    return list(done.tokens)
