@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from .config import EngineConfig, PolicyMode
-from .errors import ConfigError, EngineError, EngineStopped, ModelError, QueueFull, RequestRefused
+from .errors import ConfigError, EngineError, EngineStopped, ModelError, NotInstalled, QueueFull, RequestRefused
 from .records import EngineEvent, EventKind, Snapshot
 from .sequence import Sampling, Usage
 from .stream import Completion, TokenStream
@@ -30,6 +30,7 @@ __all__ = [
     "EventKind",
     "LoadedModel",
     "ModelError",
+    "NotInstalled",
     "PolicyMode",
     "QueueFull",
     "RequestRefused",
@@ -56,9 +57,8 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
-        raise ImportError(
-            f"kvtrace.engine.{name} needs {error.name}, which is not installed; run: pip install 'kvtrace[engine]'",
-            name=error.name,
+        raise NotInstalled(
+            f"kvtrace.engine.{name} needs {error.name}, which is not installed; run: pip install 'kvtrace[engine]'"
         ) from error
 
 

@@ -15,6 +15,10 @@ class EngineError(Exception):
     """Base of all errors the engine raises on purpose; the message is meant for the user."""
 
 
+class NotInstalled(EngineError, ImportError):
+    """A package that only the engine needs is missing; the message holds the command that installs it."""
+
+
 class ConfigError(EngineError, ValueError):
     """A setting is out of range."""
 

@@ -15,7 +15,10 @@ from .exits import CommandError, ExitCode
 COMMANDS: Final[dict[str, str]] = {
     "demo": "Run agents on a real model and watch their KV cache leave and return.",
     "doctor": "Print what this machine has, ready to paste into a bug report.",
+    "hook": "Record one event of Claude Code's hooks, or of an agent's with hooks like them.",
+    "plan": "Weigh swap against recompute for a card and a model, and replay a trace on it.",
     "report": "Tell how much of an agent's wall clock is blocked on tools, and what follows.",
+    "run": "Run any Python agent traced, with no line of kvtrace in it.",
 }
 
 

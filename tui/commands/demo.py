@@ -63,15 +63,14 @@ def command(policy: str, agents: int, turns: int, seed: int, compare: bool, as_j
 
 
 def _load(talk: Console) -> LoadedModel:
-    try:
-        from kvtrace.engine import load_model
-        from kvtrace.engine.errors import EngineError
-    except ImportError as missing:
-        raise CommandError(f"the demo needs the engine: pip install 'kvtrace[engine]' ({missing})") from missing
+    from kvtrace.engine.errors import EngineError
+
     started = time.monotonic()
     with talk.status("loading the model") as status:
         try:
-            model = load_model("smollm2", on_phase=lambda phase: status.update(phase))
+            from kvtrace.engine import load_model
+
+            model = load_model("smollm2", on_phase=status.update)
         except EngineError as problem:
             raise CommandError(str(problem)) from problem
     talk.print(f"{model.model_id} on {model.device} in {time.monotonic() - started:.1f} s")
