@@ -11,33 +11,61 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from .build import build_report
-    from .errors import AnalysisError, NoDataError, SourceNotFoundError
+    from .build import build_report, open_study
+    from .comparison import compare
+    from .errors import AnalysisError, NoDataError, SourceNotFoundError, UnreachableError
+    from .forecast import render_forecast
+    from .intake import ReadOptions
     from .options import ReportOptions
+    from .render.compare import render_comparison
+    from .render.csv import write_csv
+    from .render.html import render_html
     from .render.json import render_json
+    from .render.perfetto import write_perfetto
     from .render.terminal import render_terminal
     from .report import Report
+    from .study import Study
 
 __all__ = [
     "AnalysisError",
     "NoDataError",
+    "ReadOptions",
     "Report",
     "ReportOptions",
     "SourceNotFoundError",
+    "Study",
+    "UnreachableError",
     "build_report",
+    "compare",
+    "open_study",
+    "render_comparison",
+    "render_forecast",
+    "render_html",
     "render_json",
     "render_terminal",
+    "write_csv",
+    "write_perfetto",
 ]
 
 _HOMES: Final = {
     "AnalysisError": ".errors",
     "NoDataError": ".errors",
+    "ReadOptions": ".intake",
     "Report": ".report",
     "ReportOptions": ".options",
     "SourceNotFoundError": ".errors",
+    "Study": ".study",
+    "UnreachableError": ".errors",
     "build_report": ".build",
+    "compare": ".comparison",
+    "open_study": ".build",
+    "render_comparison": ".render.compare",
+    "render_forecast": ".forecast",
+    "render_html": ".render.html",
     "render_json": ".render.json",
     "render_terminal": ".render.terminal",
+    "write_csv": ".render.csv",
+    "write_perfetto": ".render.perfetto",
 }
 
 

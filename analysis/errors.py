@@ -13,3 +13,19 @@ class SourceNotFoundError(AnalysisError):
 
 class NoDataError(AnalysisError):
     """Sources were found and read, but no figure can come out of them; the message says why."""
+
+
+class ModelFileError(AnalysisError):
+    """A model's configuration or header cannot be read, or does not say what its cache looks like."""
+
+
+class UnreachableError(AnalysisError):
+    """A database does not answer."""
+
+
+class DatabaseError(AnalysisError):
+    """A database answers that it cannot or may not do what it was asked."""
+
+
+class MissingExtraError(AnalysisError):
+    """Something was asked for that needs a package of an extra which is not installed."""

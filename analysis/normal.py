@@ -20,7 +20,10 @@ class SpanRecord(NamedTuple):
     Instants are nanoseconds since the Unix epoch, ``None`` where unknown; an ``end_ns`` of ``None`` with a start is
     a span that never ended. ``kind`` ``other`` is kept only because ancestry runs through such spans.
     ``agent_id`` names the owner outright; ``agent_label`` does so together with ``conversation_id``.
-    ``queued_unix_ns`` is ``[start,end,start,end,...]`` as text.
+    ``queued_unix_ns`` and ``suspended_unix_ns`` are ``[start,end,start,end,...]`` as text: when a model call waited to be
+    served, and when a tool that yields was waiting for whoever takes its items. ``input_tokens`` (cached ones
+    included) and ``output_tokens`` are a model call's usage. ``lasted_ns`` is the length of a call whose instants are
+    unknown (confidence ``duration_only``).
     """
 
     source: int
@@ -42,12 +45,19 @@ class SpanRecord(NamedTuple):
     queued_unix_ns: str | None
     error: str | None
     confidence: Confidence
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    suspended_unix_ns: str | None = None
+    lasted_ns: int | None = None
 
 
 RECORD_TYPES: Final[dict[str, str]] = {
-    name: {"source": "INTEGER", "process": "INTEGER", "queued_unix_ns": "BIGINT[]"}.get(
-        name, "BIGINT" if name.endswith("_ns") else "VARCHAR"
-    )
+    name: {
+        "source": "INTEGER",
+        "process": "INTEGER",
+        "queued_unix_ns": "BIGINT[]",
+        "suspended_unix_ns": "BIGINT[]",
+    }.get(name, "BIGINT" if name.endswith(("_ns", "_tokens")) else "VARCHAR")
     for name in SpanRecord._fields
 }
 
@@ -75,7 +85,11 @@ class Skip:
 
 @dataclass(slots=True)
 class Notes:
-    """What an importer writes down while it reads one file."""
+    """What an importer writes down while it reads one file.
+
+    ``cannot_show`` are sentences for what the source leaves out; ``shows_turns`` is true where it tells a person's
+    time from the agent's, so that no waits for a person means that there were none.
+    """
 
     path: Path
     source: int
@@ -84,6 +98,7 @@ class Notes:
     skips: list[Skip] = field(default_factory=list)
     skipped: int = 0
     cannot_show: list[str] = field(default_factory=list)
+    shows_turns: bool = False
 
     def skip(self, line: int, why: str) -> None:
         """Count something unreadable; the first few are kept by name, so that a broken 2 GB file stays cheap."""

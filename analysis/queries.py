@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import duckdb
 
 Row = TypeVar("Row")
+
+_BATCH: Final = 10_000
 
 
 @cache
@@ -18,9 +20,20 @@ def sql(name: str) -> str:
     return files("kvtrace.analysis").joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
 
 
-def derive(connection: duckdb.DuckDBPyConnection, name: str) -> None:
-    """Keep the answer of a question as a table of the same name, for the questions that build on it."""
-    connection.execute(f'create or replace table "{name}" as {sql(name)}')
+def number_terms(connection: duckdb.DuckDBPyConnection) -> None:
+    """Number the texts in the table ``terms``, for :func:`derive`."""
+    connection.execute("create type term as enum (select term from terms where term is not null order by term)")
+
+
+def derive(connection: duckdb.DuckDBPyConnection, name: str, form: str = "table", terms: Sequence[str] = ()) -> None:
+    """Keep the answer of a question as a table of the same name, or the question itself as a view.
+
+    The columns ``terms`` are kept as the numbers of :func:`number_terms`; they read as texts all the same.
+    """
+    selected = "*"
+    if terms:
+        selected = f"* replace ({', '.join(f'{column}::term as {column}' for column in terms)})"
+    connection.execute(f'create or replace {form} "{name}" as select {selected} from ({sql(name)})')  # noqa: S608 - ours
 
 
 def rows(
@@ -30,6 +43,18 @@ def rows(
     parameters: Mapping[str, Any] | None = None,
 ) -> list[Row]:
     """Answer a question as records; a column without a field, or the reverse, is a ``TypeError``."""
+    return list(stream(connection, name, row_type, parameters))
+
+
+def stream(
+    connection: duckdb.DuckDBPyConnection,
+    name: str,
+    row_type: type[Row],
+    parameters: Mapping[str, Any] | None = None,
+) -> Iterator[Row]:
+    """As :func:`rows`, a batch at a time; nothing else may use the connection meanwhile."""
     result = connection.execute(sql(name), dict(parameters or {}))
     columns = [column[0] for column in result.description or ()]
-    return [row_type(**dict(zip(columns, row, strict=True))) for row in result.fetchall()]
+    while batch := result.fetchmany(_BATCH):
+        for row in batch:
+            yield row_type(**dict(zip(columns, row, strict=True)))

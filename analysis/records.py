@@ -11,6 +11,8 @@ class AgentTime:
 
     The five states add up to ``wall_ns``. ``generating_ns`` and ``tool_union_ns`` are unions before any cutting,
     ``low_*`` the same timeline with open tool calls ended at their start; ``*_active_ns`` is wall without human time.
+    ``capped_ns`` is ``blocked_ns`` with no window longer than a cap. Of the ``sized_windows`` the context's length is
+    known: ``context_tokens`` sums it, ``sized_ns`` their lengths, ``idle_token_us`` tokens times microseconds.
     """
 
     agent: str
@@ -29,6 +31,11 @@ class AgentTime:
     queued_ns: int
     overhead_ns: int
     evictable_ns: int
+    capped_ns: int
+    sized_windows: int
+    context_tokens: int
+    sized_ns: int
+    idle_token_us: int
     model_elsewhere_ns: int
     steps: int
     windows: int
@@ -42,8 +49,20 @@ class AgentTime:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentIdleness:
+    """Share of the last five cycles spent blocked, at the end of an agent's last wait and as median over its waits."""
+
+    agent: str
+    last: float
+    median: float
+
+
+@dataclass(frozen=True, slots=True)
 class ToolTime:
-    """How long the calls of one tool took (``tools.sql``); quantiles are of ended calls, 50, 90 and 99 %."""
+    """How long the calls of one tool took (``tools.sql``); quantiles are of ended calls, 10, 25, 50, 75, 90 and 99 %.
+
+    ``ended_ns`` is their sum. ``long_calls`` outlast the round trip, by ``freed_ns`` together.
+    """
 
     tool: str
     calls: int
@@ -51,6 +70,9 @@ class ToolTime:
     total_ns: int
     quantiles_ns: list[float] | None
     short_calls: int
+    ended_ns: int
+    long_calls: int
+    freed_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +86,15 @@ class WindowTime:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowBin:
+    """Windows of 10^(bin/4) to 10^((bin+1)/4) nanoseconds (``histogram.sql``)."""
+
+    bin: int
+    windows: int
+    blocked_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class SourceCount:
     """What one file held (``sources.sql``)."""
 
@@ -72,6 +103,7 @@ class SourceCount:
     model_calls: int
     queue_reports: int
     human_waits: int
+    turns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +115,8 @@ class Anomalies:
     backward: int
     zero_length: int
     unended: int
+    agent_unknown: int
+    repeated_calls: int
     parent_missing: int
     parent_circular: int
     idle_agents: int

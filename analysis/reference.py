@@ -12,7 +12,10 @@ from functools import cached_property
 from itertools import groupby, pairwise
 from operator import itemgetter
 
+from kvtrace.tracer.attributes import UNKNOWN_AGENT
+
 from .normal import SpanRecord
+from .options import WINDOW_CAP_NS
 from .records import AgentTime
 
 
@@ -29,11 +32,12 @@ class Span:
     kind: str
     running: bool = False
     delegated: bool = False
+    repeats: bool = False
 
     @property
     def queue(self) -> list[int]:
         """Instants of the waits it reports: start, end, start, end, ..."""
-        return [int(item) for item in (self.record.queued_unix_ns or "[]").strip("[]").split(",") if item]
+        return _instants(self.record.queued_unix_ns)
 
     def covers(self, at_ns: int) -> bool:
         """Whether the span is going on at an instant."""
@@ -41,8 +45,12 @@ class Span:
 
     def waits(self, at_ns: int) -> bool:
         """Whether it reports itself queued at an instant."""
-        pairs = zip(self.queue[::2], self.queue[1::2], strict=True)
-        return self.covers(at_ns) and any(start <= at_ns < stop for start, stop in pairs)
+        return self.covers(at_ns) and _within(self.queue, at_ns)
+
+    @property
+    def suspensions(self) -> list[int]:
+        """Instants of its waits for whoever takes what it yields, known at its end; a sub-agent's run has none."""
+        return [] if self.delegated or self.is_open else _instants(self.record.suspended_unix_ns)
 
     @property
     def is_open(self) -> bool:
@@ -73,6 +81,8 @@ class Family:
         own = [self._span(record, made) for record in self._kept.values()]
         own = [span for span in own if span.kind != "other" and span.record.start_ns is not None]
         agents = {span.agent for span in own}
+        _mark_repeats(own)
+        own = [span for span in own if not _only_wraps(span)]
         return own + [self._delegated(span) for span in own if _delegates(span, agents)]
 
     def _ancestors(self, record: SpanRecord) -> list[SpanRecord]:
@@ -129,7 +139,10 @@ class Family:
 
 
 def measure_slowly(
-    records: Iterable[SpanRecord], signs: Mapping[int, tuple[int | None, bool]], round_trip_ns: int
+    records: Iterable[SpanRecord],
+    signs: Mapping[int, tuple[int | None, bool]],
+    round_trip_ns: int,
+    window_cap_ns: int = WINDOW_CAP_NS,
 ) -> dict[str, AgentTime]:
     """What ``agents.sql`` says, by agent."""
     spans = Family(records, signs).spans
@@ -138,17 +151,49 @@ def measure_slowly(
         by_agent.setdefault(span.agent, []).append(span)
     parents = {(span.agent, span.parent_agent) for span in spans if span.parent_agent is not None}
     return {
-        agent: _agent_time(agent, by_agent, _descendants(agent, parents), round_trip_ns)
+        agent: _agent_time(agent, by_agent, _descendants(agent, parents), (round_trip_ns, window_cap_ns))
         for agent, own in by_agent.items()
         if any(span.kind in ("tool", "model") for span in own)
     }
+
+
+def idleness_slowly(
+    records: Iterable[SpanRecord], signs: Mapping[int, tuple[int | None, bool]]
+) -> dict[str, list[float]]:
+    """By agent, the share blocked of its last five cycles at the end of each of its waits (``idleness.sql``)."""
+    by_agent: dict[str, list[Span]] = {}
+    for span in Family(records, signs).spans:
+        by_agent.setdefault(span.agent, []).append(span)
+    return {agent: found for agent, spans in by_agent.items() if (found := _idleness(_Slices(spans)))}
+
+
+def _idleness(seen: _Slices) -> list[float]:
+    waits = seen.stretches("blocked_tool")
+    found = []
+    for last, (_, until_ns) in enumerate(waits):
+        since_ns = waits[last - 5][1] if last >= 5 else 0
+        recent = [(stop_ns - start_ns, state) for start_ns, stop_ns, state in seen if since_ns <= start_ns < until_ns]
+        blocked_ns = sum(length_ns for length_ns, state in recent if state == "blocked_tool")
+        generating_ns = sum(length_ns for length_ns, state in recent if state == "generating")
+        found.append(blocked_ns / (blocked_ns + generating_ns))
+    return found
+
+
+def _tokens_held(at_ns: int, spans: Sequence[Span]) -> int | None:
+    """Tokens of the model call that began last; the larger of two that began together."""
+    told = [
+        (span.start_ns, span.record.input_tokens + (span.record.output_tokens or 0))
+        for span in spans
+        if span.kind == "model" and span.record.input_tokens is not None and span.start_ns <= at_ns
+    ]
+    return max(told)[1] if told else None
 
 
 def state_at(at_ns: int, spans: Sequence[Span], low: bool = False) -> str:
     """State of the agent that owns ``spans``; ``low`` takes open tool calls for ended at their start."""
     if any(span.kind == "model" and span.covers(at_ns) and not _cut(span, at_ns, spans, low) for span in spans):
         return "generating"
-    if any(_is_tool_at(span, at_ns, low) and not _asks_person(span, at_ns, spans) for span in spans):
+    if any(_is_tool_at(span, at_ns, low) and not _pauses(span, at_ns, spans) for span in spans):
         return "blocked_tool"
     if any(span.kind == "human" and span.covers(at_ns) for span in spans) or _between_runs(at_ns, spans):
         return "blocked_human"
@@ -167,21 +212,35 @@ def _is_tool_at(span: Span, at_ns: int, low: bool) -> bool:
     return span.kind == "tool" and span.covers(at_ns) and not (low and span.is_open)
 
 
-def _asks_person(tool: Span, at_ns: int, spans: Sequence[Span]) -> bool:
+def _pauses(tool: Span, at_ns: int, spans: Sequence[Span]) -> bool:
+    """Whether it waits for a person or for whoever takes its items."""
+    if tool.kind == "tool" and _within(tool.suspensions, at_ns):
+        return True
     return any(span.kind == "human" and tool in span.around and span.covers(at_ns) for span in spans)
 
 
 def _between_runs(at_ns: int, spans: Sequence[Span]) -> bool:
-    runs = [span for span in spans if span.kind == "agent" and span.record.agent_id is not None]
+    turns = _turns([span for span in spans if span.kind == "agent"])
     return (
-        any(run.stop_ns <= at_ns for run in runs)
-        and any(run.start_ns > at_ns for run in runs)
-        and not any(run.covers(at_ns) for run in runs)
+        any(stop <= at_ns for _, stop in turns)
+        and any(start > at_ns for start, _ in turns)
+        and not any(start <= at_ns < stop for start, stop in turns)
     )
 
 
+def _turns(runs: Sequence[Span]) -> list[tuple[int, int]]:
+    """Every run that names its agent; for the others, all of a trace together."""
+    named = [run for run in runs if run.record.agent_id not in (None, UNKNOWN_AGENT)]
+    turns = [(run.start_ns, run.stop_ns) for run in named]
+    others = [run for run in runs if run not in named]
+    for trace_id in {run.record.trace_id for run in others}:
+        within = [run for run in others if run.record.trace_id == trace_id]
+        turns.append((min(run.start_ns for run in within), max(run.stop_ns for run in within)))
+    return turns
+
+
 def _own_agent(record: SpanRecord) -> str | None:
-    if record.agent_id is not None:
+    if record.agent_id is not None and record.agent_id != UNKNOWN_AGENT:
         return record.agent_id
     if record.conversation_id is not None and record.agent_label is not None:
         return f"{record.conversation_id}/{record.agent_label}"
@@ -195,6 +254,37 @@ def _delegates(run: Span, agents: set[str]) -> bool:
         outer.kind == "tool" and outer.agent == run.parent_agent and outer.record.start_ns is not None
         for outer in run.around
     )
+
+
+def _instants(pairs: str | None) -> list[int]:
+    return [int(item) for item in (pairs or "[]").strip("[]").split(",") if item]
+
+
+def _within(instants: Sequence[int], at_ns: int) -> bool:
+    return any(start <= at_ns < stop for start, stop in zip(instants[::2], instants[1::2], strict=True))
+
+
+def _only_wraps(span: Span) -> bool:
+    return span.repeats and span.kind == "model" and span.record.confidence == "derived"
+
+
+def _mark_repeats(spans: Sequence[Span]) -> None:
+    """Mark what another span already counts: wrappers of model calls, nested and overlapping copies of tool calls."""
+    for span in spans:
+        outer = next((outer for outer in span.around if outer.kind in ("tool", "model")), None)
+        if outer is None or outer.record.start_ns is None or (outer.kind, outer.agent) != (span.kind, span.agent):
+            continue
+        if span.kind == "model":
+            outer.repeats = True
+        elif span.record.name == outer.record.name:
+            span.repeats = True
+    calls = [span for span in spans if span.kind == "tool" and span.record.call_id is not None and not span.repeats]
+    calls.sort(key=lambda span: (span.start_ns, -span.stop_ns, span.record.trace_id, span.record.span_id))
+    for number, span in enumerate(calls):
+        twins = (
+            each for each in calls[:number] if (each.agent, each.record.call_id) == (span.agent, span.record.call_id)
+        )
+        span.repeats = any(span.start_ns < twin.stop_ns for twin in twins)
 
 
 def _descendants(agent: str, parents: set[tuple[str, str]]) -> set[str]:
@@ -220,7 +310,7 @@ class _Slices:
         last = max(self._stop(span) for span in self.spans)
         instants = {first, last}
         for span in self.spans:
-            instants.update((span.start_ns, self._stop(span), *span.queue))
+            instants.update((span.start_ns, self._stop(span), *span.queue, *span.suspensions))
         for start_ns, stop_ns in pairwise(sorted(at for at in instants if first <= at <= last)):
             yield start_ns, stop_ns, state_at(start_ns, self.spans, self.low)
 
@@ -230,13 +320,14 @@ class _Slices:
     def length(self, *states: str) -> int:
         return sum(stop - start for start, stop, state in self if not states or state in states)
 
+    def stretches(self, wanted: str) -> list[tuple[int, int]]:
+        """The maximal runs of a state."""
+        runs = [list(run) for state, run in groupby(self, key=itemgetter(2)) if state == wanted]
+        return [(run[0][0], run[-1][1]) for run in runs]
+
     def runs(self, wanted: str) -> list[int]:
         """Lengths of the maximal runs of a state."""
-        return [
-            sum(stop - start for start, stop, _ in run)
-            for state, run in groupby(self, key=itemgetter(2))
-            if state == wanted
-        ]
+        return [stop_ns - start_ns for start_ns, stop_ns in self.stretches(wanted)]
 
     def union(self, kind: str) -> int:
         of_kind = [span for span in self.spans if span.kind == kind]
@@ -244,23 +335,25 @@ class _Slices:
 
 
 def _agent_time(
-    agent: str, by_agent: Mapping[str, Sequence[Span]], descendants: Collection[str], round_trip_ns: int
+    agent: str, by_agent: Mapping[str, Sequence[Span]], descendants: Collection[str], assumed_ns: tuple[int, int]
 ) -> AgentTime:
+    round_trip_ns, window_cap_ns = assumed_ns
     spans = by_agent[agent]
     seen = _Slices(spans)
     tools = [span for span in spans if span.kind == "tool"]
-    open_calls = sum(span.is_open for span in tools)
-    low = _Slices(spans, low=bool(open_calls))
+    low = _Slices(spans, low=any(span.is_open for span in tools))
     windows = seen.runs("blocked_tool")
+    held = [(_tokens_held(start_ns, spans), stop_ns - start_ns) for start_ns, stop_ns in seen.stretches("blocked_tool")]
+    sized = [(tokens, length_ns) for tokens, length_ns in held if tokens is not None]
     return AgentTime(
         agent=agent,
         name=_first(spans, lambda span: span.record.agent_name if span.kind == "agent" else None)
         or _first(spans, lambda span: span.record.agent_name if not span.delegated else None),
         parent=_first(spans, lambda span: span.parent_agent),
         running=any(span.running for span in spans),
-        tool_calls=len(tools),
-        open_calls=open_calls,
-        model_calls=sum(span.kind == "model" for span in spans),
+        tool_calls=sum(not span.repeats for span in tools),
+        open_calls=sum(span.is_open and not span.repeats for span in tools),
+        model_calls=sum(span.kind == "model" and not span.repeats for span in spans),
         wall_ns=seen.length(),
         generating_ns=seen.union("model"),
         tool_union_ns=seen.union("tool"),
@@ -270,6 +363,11 @@ def _agent_time(
         queued_ns=seen.length("queued"),
         overhead_ns=seen.length("overhead"),
         evictable_ns=sum(max(0, window - round_trip_ns) for window in windows),
+        capped_ns=sum(min(window, window_cap_ns) for window in windows),
+        sized_windows=len(sized),
+        context_tokens=sum(tokens for tokens, _ in sized),
+        sized_ns=sum(length_ns for _, length_ns in sized),
+        idle_token_us=sum(tokens * (length_ns // 1000) for tokens, length_ns in sized),
         model_elsewhere_ns=_elsewhere(seen, [by_agent[sub] for sub in descendants if sub in by_agent]),
         steps=len(seen.runs("generating")),
         windows=len(windows),

@@ -11,6 +11,7 @@ from typing import Any, Final
 from .capacity import Capacity
 from .decision import Decision
 from .normal import Skip
+from .published import PUBLISHED, PublishedRow
 from .records import Anomalies
 
 SCHEMA_VERSION: Final = 1
@@ -22,6 +23,10 @@ class AgentReport:
 
     ``generating_s`` and ``tool_union_s`` are unions before any cutting. ``b`` is blocked time over wall clock without
     the person; ``b_low`` ends open tool calls at their start, ``b_high`` at the last sign of life, as ``b`` does.
+    ``b_capped_60s`` takes what a window has beyond 60 s for a person's time, as it may be where a source shows no
+    approvals. ``idleness_*`` is the share blocked of the last five cycles, at the end of the last wait and as median
+    over all waits. ``context_tokens`` is the mean context of a wait, ``idle_gb_s`` its cache times the wait, summed over
+    the share ``idle_known`` of the blocked time in which the context is known.
     """
 
     agent: str
@@ -48,11 +53,30 @@ class AgentReport:
     b_busy: float | None
     b_idle: float | None
     b_evictable: float | None
+    b_capped_60s: float | None
+    idleness_last: float | None
+    idleness_median: float | None
+    context_tokens: float | None
+    idle_gb_s: float | None
+    idle_known: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WindowBinReport:
+    """Windows of at least ``from_s`` and less than ``to_s``; a quarter of a decade wide."""
+
+    from_s: float
+    to_s: float
+    windows: int
+    blocked_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class WindowReport:
-    """Windows are maximal runs of being blocked on tools; the two shares are of windows and of blocked seconds."""
+    """Windows are maximal runs of being blocked on tools; the two shares are of windows and of blocked seconds.
+
+    ``histogram`` leaves out bins without a window.
+    """
 
     count: int
     p10_s: float | None
@@ -63,6 +87,7 @@ class WindowReport:
     p99_s: float | None
     shorter_than_round_trip: float | None
     blocked_shorter_than_round_trip: float | None
+    histogram: tuple[WindowBinReport, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +95,7 @@ class Assumptions:
     """What was not measured but assumed."""
 
     round_trip_ms: float
+    recompute_s: float
     bytes_per_token: int
     slots: int
 
@@ -106,6 +132,10 @@ class PooledReport:
     b_busy: float | None
     b_idle: float | None
     b_evictable: float | None
+    b_capped_60s: float | None
+    context_tokens: float | None
+    idle_gb_s: float | None
+    idle_known: float | None
     windows: WindowReport
     capacity: Capacity
     decision: Decision
@@ -117,18 +147,28 @@ class PooledReport:
 class ToolReport:
     """Calls of one tool.
 
-    Quantiles and ``shorter_than_round_trip`` are over calls that ended; ``share`` is of the time summed over all tools.
+    Quantiles, mean and ``shorter_than_round_trip`` are over calls that ended; ``share`` is of the time summed over all
+    tools. Break-even: the ``longer_calls`` outlast the round trip, by ``freed_s`` together; moving the cache at each of
+    them takes ``swap_s`` of copying, dropping it instead ``recompute_s`` of prefill.
     """
 
     tool: str
     calls: int
     open_calls: int
     total_s: float
+    mean_s: float | None
+    p10_s: float | None
+    p25_s: float | None
     p50_s: float | None
+    p75_s: float | None
     p90_s: float | None
     p99_s: float | None
     share: float | None
     shorter_than_round_trip: float | None
+    longer_calls: int
+    freed_s: float
+    swap_s: float
+    recompute_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +185,14 @@ class SourceReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything ``kvtrace report`` says."""
+    """Everything ``kvtrace report`` says. ``published`` is what others found, to compare with."""
 
     schema_version: int
     pooled: PooledReport
     agents: tuple[AgentReport, ...]
     tools: tuple[ToolReport, ...]
     sources: tuple[SourceReport, ...]
+    published: tuple[PublishedRow, ...] = PUBLISHED
 
     def as_json(self) -> dict[str, Any]:
         """Plain data for ``json.dumps``; keys are only ever added within a schema version."""

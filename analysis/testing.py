@@ -10,7 +10,8 @@ from typing import Any
 
 from kvtrace.tracer import attributes as names
 
-from .normal import Process
+from .normal import Notes, Process, SpanRecord
+from .sources import importer_for
 
 EPOCH_NS = 1_700_000_000_000_000_000
 
@@ -78,6 +79,18 @@ def write_otlp(path: Path, spans: Iterable[Mapping[str, Any]], resource: Mapping
     """Write a span file, a line a span, and return its path."""
     path.write_text("".join(f"{otlp_line([span], resource)}\n" for span in spans), encoding="utf-8")
     return path
+
+
+def read_source(path: Path, content: Any) -> tuple[str, list[SpanRecord], Notes]:
+    """Write a file (text, bytes, or any other value as JSON) and read it: kind it was taken for, records, notes."""
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    importer = importer_for(path)
+    assert importer is not None, f"nobody recognises {path.name}"
+    notes = Notes(path, 0)
+    return importer.kind, list(importer.read(path, notes)), notes
 
 
 def _any_value(value: Any) -> dict[str, Any]:

@@ -42,6 +42,8 @@ def _oddities(report: Report) -> Iterator[str]:
         (odd.untimed, "call", "without a start time left out"),
         (odd.backward, "call", "that ended before starting counted as of no length"),
         (odd.zero_length, "call", "of no length"),
+        (odd.repeated_calls, "span", "of calls that two instrumentations saw, counted once"),
+        (odd.agent_unknown, "call", "whose tracer knew no agent, taken as the agent of its run or trace"),
         (odd.parent_missing, "span", "whose parent is not in the data"),
         (odd.parent_circular, "span", "that descend from themselves, taken alone"),
         (odd.idle_agents, "agent", "without any call left out"),

@@ -12,6 +12,8 @@ from rich.text import Text
 from ..report import AgentReport, PooledReport, Report
 from .bar import Part, legend, stacked_bar
 from .caveats import caveats, short_waits
+from .histogram import histogram_lines
+from .published import published_lines
 from .table import name_table
 from .words import DASH, agent_labels, counted, multiple, percent, plain, ratio, seconds
 
@@ -19,6 +21,7 @@ _MAX_WIDTH: Final = 100
 _MAX_ROWS: Final = 12
 _MAX_CAVEATS: Final = 12
 _PARENT_WIDTH: Final = 10
+_LABEL_WIDTH: Final = 12
 _VERDICT_STYLE: Final = {"pays": "bold green", "marginal": "bold yellow", "no": "bold red", "unknown": "bold yellow"}
 
 
@@ -32,11 +35,13 @@ def render_terminal(report: Report, console: Console) -> None:
         Text(),
         *_state_bar(report.pooled, width),
         Text(),
-        *_waits(report),
+        *_waits(report, width),
         Text(),
         *_tool_table(report, width),
         Text(),
         *_agent_table(report.agents, width),
+        Text(),
+        *published_lines(report.published, report.pooled.b, width),
         Text(),
         *_caveat_lines(report, width),
         _assumed(report.pooled),
@@ -89,7 +94,7 @@ def _state_bar(pooled: PooledReport, width: int) -> list[RenderableType]:
     return [stacked_bar(parts, width), legend(parts)]
 
 
-def _waits(report: Report) -> list[RenderableType]:
+def _waits(report: Report, width: int) -> list[RenderableType]:
     pooled, windows, many = report.pooled, report.pooled.windows, report.pooled.capacity
     rows = [
         ("waits", f"p50 {seconds(windows.p50_s)}   p90 {seconds(windows.p90_s)}   p99 {seconds(windows.p99_s)}"),
@@ -102,6 +107,7 @@ def _waits(report: Report) -> list[RenderableType]:
                 f"{multiple(many.swap_corrected)} swapping at each wait"
             ),
         ),
+        ("idle cache", _idle_cache(pooled)),
         (
             "b",
             (
@@ -109,10 +115,21 @@ def _waits(report: Report) -> list[RenderableType]:
                 f"evictable {ratio(pooled.b_evictable)}"
             ),
         ),
+        ("", f"{ratio(pooled.b_capped_60s)} with waits capped at 60 s, as approvals may hide in long ones"),
     ]
     if not windows.count:
         rows = rows[2:]
-    return [Text(f"{label:<12}{words}") for label, words in rows]
+    lines = [Text(f"{label:<{_LABEL_WIDTH}}{words}") for label, words in rows]
+    round_trip_s = pooled.assumptions.round_trip_ms / 1e3
+    lines[2:2] = histogram_lines(windows.histogram, round_trip_s, width, _LABEL_WIDTH)
+    return [*lines]
+
+
+def _idle_cache(pooled: PooledReport) -> str:
+    if pooled.idle_gb_s is None or pooled.context_tokens is None:
+        return "unknown: no model call tells its tokens"
+    known = "" if pooled.idle_known == 1 else f" in the {percent(pooled.idle_known)} of the waiting where it is known"
+    return f"{pooled.idle_gb_s:,.1f} GB·s at {pooled.context_tokens:,.0f} tokens a wait{known}"
 
 
 def _tool_table(report: Report, width: int) -> list[RenderableType]:

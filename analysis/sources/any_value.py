@@ -15,11 +15,11 @@ def attributes(pairs: Any, wanted: Set[str]) -> dict[str, Any]:
         if isinstance(pair, dict):
             key = pair.get("key")
             if isinstance(key, str) and key in wanted:
-                found[key] = _plain(pair.get("value"))
+                found[key] = plain(pair.get("value"))
     return found
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Value of an OTLP ``AnyValue``; 64-bit integers may stand there as strings."""
     if not isinstance(value, dict) or len(value) != 1:
         return None
@@ -28,7 +28,7 @@ def _plain(value: Any) -> Any:
         return _integer(inner)
     if form in ("arrayValue", "array_value"):
         items = inner.get("values") if isinstance(inner, dict) else None
-        return [_plain(item) for item in items] if isinstance(items, list) else []
+        return [plain(item) for item in items] if isinstance(items, list) else []
     return inner
 
 

@@ -1,6 +1,7 @@
 """Which spans are tool calls, model calls, agent runs or waits for a person, after the GenAI conventions.
 
-Also understood: the kinds of OpenInference and OpenLLMetry, whose names are theirs and stand here alone.
+Also understood: the kinds of OpenInference, OpenLLMetry and Langfuse, the names of the Vercel AI SDK, and older names of
+the conventions. All of them stand here alone.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from kvtrace.tracer import attributes as names
 
 from ..normal import Kind
+from .dialects import DIALECT_WANTED
 from .values import BadValueError, integer, text
 
 _OPERATIONS: Final[dict[str, Kind]] = {
@@ -19,17 +21,32 @@ _OPERATIONS: Final[dict[str, Kind]] = {
     "generate_content": "model",
     "text_completion": "model",
     names.OPERATION_INVOKE_AGENT: "agent",
+    "invoke_workflow": "agent",
     names.OPERATION_HUMAN_WAIT: "human",
 }
 _OPENINFERENCE_KIND: Final = "openinference.span.kind"
 _TRACELOOP_KIND: Final = "traceloop.span.kind"
 _OPENLLMETRY_REQUEST: Final = "llm.request.type"
-_FOREIGN_KINDS: Final[dict[str, Kind]] = {"tool": "tool", "llm": "model", "agent": "agent"}
+_LANGFUSE_KIND: Final = "langfuse.observation.type"
+_FOREIGN_KINDS: Final[dict[str, Kind]] = {"tool": "tool", "llm": "model", "generation": "model", "agent": "agent"}
 _OPENLLMETRY_REQUESTS: Final = frozenset({"chat", "completion"})
-_TOOL_NAMES: Final = (names.GEN_AI_TOOL_NAME, "tool.name")
-_CALL_IDS: Final = (names.GEN_AI_TOOL_CALL_ID, "gen_ai.tool.call_id", "tool_call.id", "tool.id")
-_AGENT_NAMES: Final = (names.GEN_AI_AGENT_NAME, "agent.name")
+_AI_SDK_TOOL: Final = "ai.toolCall.name"
+_ENTITY: Final = "traceloop.entity.name"
+_TOOL_NAMES: Final = (names.GEN_AI_TOOL_NAME, "tool.name", _AI_SDK_TOOL, _ENTITY)
+_CALL_IDS: Final = (names.GEN_AI_TOOL_CALL_ID, "gen_ai.tool.call_id", "tool_call.id", "tool.id", "ai.toolCall.id")
+_AGENT_NAMES: Final = (names.GEN_AI_AGENT_NAME, "agent.name", "agent_name", "gen_ai.workflow.name")
+# What a span without an operation must carry to be a call to a model: who served it and what came out.
+_PROVIDERS: Final = (names.GEN_AI_PROVIDER_NAME, "gen_ai.system")
+_MODELS: Final = (names.GEN_AI_REQUEST_MODEL, names.GEN_AI_RESPONSE_MODEL)
 _CONVERSATIONS: Final = (names.GEN_AI_CONVERSATION_ID, "session.id")
+_INPUT_TOKENS: Final = (names.GEN_AI_USAGE_INPUT_TOKENS, "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")
+_OUTPUT_TOKENS: Final = (
+    names.GEN_AI_USAGE_OUTPUT_TOKENS,
+    "gen_ai.usage.completion_tokens",
+    "llm.token_count.completion",
+)
+MAX_TOKENS: Final = 10**9
+_OUTPUTS: Final = (*_OUTPUT_TOKENS, names.GEN_AI_RESPONSE_FINISH_REASONS)
 
 WANTED: Final = frozenset(
     {
@@ -40,16 +57,31 @@ WANTED: Final = frozenset(
         names.AGENT_ID,
         names.PARENT_AGENT_ID,
         names.QUEUED_INTERVALS,
+        names.SUSPENDED_INTERVALS,
         _OPENINFERENCE_KIND,
         _TRACELOOP_KIND,
+        _LANGFUSE_KIND,
         _OPENLLMETRY_REQUEST,
         *_TOOL_NAMES,
         *_CALL_IDS,
         *_AGENT_NAMES,
         *_CONVERSATIONS,
+        *_INPUT_TOKENS,
+        *_OUTPUT_TOKENS,
+        *_PROVIDERS,
+        *_MODELS,
+        *_OUTPUTS,
+        *DIALECT_WANTED,
     }
 )
 """Attributes that are read; everything else in a span is passed over undecoded."""
+
+PASSED_ON_TEXTS: Final = frozenset(
+    {names.AGENT_ID, names.PARENT_AGENT_ID, names.GEN_AI_AGENT_ID, *_CALL_IDS, *_CONVERSATIONS}
+)
+"""Attributes whose text, where printable, matters to nothing but the columns it ends up in, unchanged."""
+PASSED_ON_NUMBERS: Final = frozenset({*_INPUT_TOKENS, *_OUTPUT_TOKENS})
+"""The same for counts from 0 to :data:`MAX_TOKENS`."""
 
 
 class Meaning(NamedTuple):
@@ -63,23 +95,35 @@ class Meaning(NamedTuple):
     agent_name: str | None
     parent_agent_id: str | None
     conversation_id: str | None
+    inferred: bool
 
 
-def kind_of(attributes: Mapping[str, Any]) -> Kind:
-    """Kind of a span; the GenAI operation decides where there is one."""
+def declared_kind(attributes: Mapping[str, Any]) -> Kind | None:
+    """Kind a span says it is of, by its GenAI operation where there is one; ``None`` where it says nothing."""
     operation = attributes.get(names.GEN_AI_OPERATION_NAME)
     if operation is not None:
         return _OPERATIONS.get(str(operation), "other")
-    for key in (_OPENINFERENCE_KIND, _TRACELOOP_KIND):
+    for key in (_OPENINFERENCE_KIND, _TRACELOOP_KIND, _LANGFUSE_KIND):
         foreign = attributes.get(key)
         if foreign is not None:
             return _FOREIGN_KINDS.get(str(foreign).lower(), "other")
-    return "model" if attributes.get(_OPENLLMETRY_REQUEST) in _OPENLLMETRY_REQUESTS else "other"
+    if text(attributes.get(_OPENLLMETRY_REQUEST)) in _OPENLLMETRY_REQUESTS:
+        return "model"
+    return None
+
+
+def inferred_kind(attributes: Mapping[str, Any]) -> Kind:
+    """Kind of a span that names no operation, as instrumentations before the conventions' first release wrote them."""
+    if _first(attributes, (names.GEN_AI_TOOL_NAME, _AI_SDK_TOOL)) is not None:
+        return "tool"
+    is_call = all(any(key in attributes for key in keys) for keys in (_PROVIDERS, _MODELS, _OUTPUTS))
+    return "model" if is_call and _first(attributes, _AGENT_NAMES) is None else "other"
 
 
 def meaning(span_name: str, attributes: Mapping[str, Any]) -> Meaning:
     """Read a span's name and attributes; every attribute may be missing or of the wrong type."""
-    kind = kind_of(attributes)
+    declared = declared_kind(attributes)
+    kind = declared or inferred_kind(attributes)
     agent_name = _first(attributes, _AGENT_NAMES)
     name = span_name
     if kind == "tool":
@@ -95,6 +139,7 @@ def meaning(span_name: str, attributes: Mapping[str, Any]) -> Meaning:
         agent_name=agent_name,
         parent_agent_id=text(attributes.get(names.PARENT_AGENT_ID)),
         conversation_id=_first(attributes, _CONVERSATIONS),
+        inferred=declared is None,
     )
 
 
@@ -106,19 +151,35 @@ def first_token_ns(start_ns: int | None, attributes: Mapping[str, Any]) -> int |
     return start_ns + round(seconds * 1e9)
 
 
-def queued_intervals(attributes: Mapping[str, Any]) -> list[int]:
-    """Instants ``start, end, start, end, ...`` of the waits a model call reports; empty where it reports none.
+def usage(attributes: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Input and output tokens of a model call, each ``None`` where it is not told or no sensible count."""
+    return _tokens(attributes, _INPUT_TOKENS), _tokens(attributes, _OUTPUT_TOKENS)
+
+
+def _tokens(attributes: Mapping[str, Any], keys: tuple[str, ...]) -> int | None:
+    for key in keys:
+        try:
+            count = integer(attributes.get(key), key)
+        except BadValueError:
+            continue
+        if count is not None and 0 <= count <= MAX_TOKENS:
+            return count
+    return None
+
+
+def intervals(attributes: Mapping[str, Any], key: str) -> list[int] | None:
+    """Instants ``start, end, start, end, ...`` that a span reports under ``key``; ``None`` where it reports none.
 
     Raises :class:`BadValueError` where they are no such list.
     """
-    value = attributes.get(names.QUEUED_INTERVALS)
+    value = attributes.get(key)
     if value is None:
-        return []
+        return None
     if not isinstance(value, list) or len(value) % 2:
-        raise BadValueError(f"{names.QUEUED_INTERVALS} is no list of start and end pairs")
-    instants = [integer(item, names.QUEUED_INTERVALS) for item in value]
+        raise BadValueError(f"{key} is no list of start and end pairs")
+    instants = [integer(item, key) for item in value]
     if None in instants:
-        raise BadValueError(f"{names.QUEUED_INTERVALS} holds something that is no instant")
+        raise BadValueError(f"{key} holds something that is no instant")
     return [item for item in instants if item is not None]
 
 

@@ -1,40 +1,46 @@
 """OTLP in JSON: kvtrace's own span files, the Collector's file exporter, single documents, Tempo's ``batches``.
 
+Log records are read for the spans some of them stand for (:mod:`.otlp_logs`).
+
 A span without an end is one that had not ended when it was written; its complete record may follow anywhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
-
-from kvtrace.tracer import attributes as names
 
 from ..normal import Notes, Process, SpanRecord
 from .any_value import attributes
 from .build import build_record
 from .genai import WANTED
 from .json_values import json_values
-from .values import BadValueError, identifier, instant, integer, text
+from .otlp_logs import LogReader
+from .resource import RESOURCE_WANTED, process_of
+from .values import BadValueError, identifier, instant, text
 
 KIND: Final = "OTLP JSON"
 
 _RESOURCE_KEYS: Final = ("resourceSpans", "resource_spans", "batches")
 _SCOPE_KEYS: Final = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans")
-_RESOURCE_WANTED: Final = frozenset({names.PROCESS_PID, names.PROCESS_START, names.HOST_NAME, names.RUN_ID})
+_LOG_KEYS: Final = ("resourceLogs", "resource_logs")
+_LOG_SCOPE_KEYS: Final = ("scopeLogs", "scope_logs")
+_LOG_RECORD_KEYS: Final = ("logRecords", "log_records")
+# What query interfaces put around a document, or around a list of them.
+_WRAPPERS: Final = ("data", "trace", "traces", "result")
 _ERROR_CODES: Final = (2, "2", "ERROR", "STATUS_CODE_ERROR")
 
 
 def recognises(head: bytes) -> bool:
     """Whether the beginning of a file looks like OTLP traces in JSON."""
-    return any(f'"{key}"'.encode() in head for key in _RESOURCE_KEYS)
+    return any(f'"{key}"'.encode() in head for key in (*_RESOURCE_KEYS, *_LOG_KEYS))
 
 
 def read(path: Path, notes: Notes) -> Iterator[SpanRecord]:
     """Yield every readable span of a file; what is not readable is counted in ``notes``. Raises ``OSError``."""
-    reader = _Reader(notes)
+    reader = Reader(notes)
     for line, value in json_values(path, notes):
         reader.line = line
         for document in value if isinstance(value, list) else [value]:
@@ -42,32 +48,58 @@ def read(path: Path, notes: Notes) -> Iterator[SpanRecord]:
 
 
 @dataclass(slots=True)
-class _Reader:
+class Reader:
     """Walks documents and remembers where it is: the line, and the process of the last resource met."""
 
     notes: Notes
     line: int = 1
     resource: Any = None
     process: int | None = None
+    logs: LogReader = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.logs = LogReader(self.notes)
 
     def spans(self, document: Any) -> Iterator[SpanRecord]:
+        """Records of one document, of spans or of log records, whatever is wrapped around it."""
         if not isinstance(document, dict):
             self.skip(f"{type(document).__name__} instead of an object")
             return
-        key = next((key for key in _RESOURCE_KEYS if key in document), None)
-        if key is None:
+        key = next((key for key in (*_RESOURCE_KEYS, *_LOG_KEYS, *_WRAPPERS) if key in document), None)
+        if key in _RESOURCE_KEYS:
+            yield from self.traced(document, key)
+        elif key in _LOG_KEYS:
+            yield from self.logged(document, key)
+        elif key is not None:
+            inner = document[key]
+            for each in inner if isinstance(inner, list) else [inner]:
+                yield from self.spans(each)
+        else:
             self.skip(f"no spans in it (keys: {', '.join(list(document)[:3]) or 'none'})")
-            return
+
+    def traced(self, document: dict[str, Any], key: str) -> Iterator[SpanRecord]:
+        """Records of the spans under ``key``."""
         for resource_spans in self.objects(document, (key,)):
             process = self.process_of(resource_spans.get("resource"))
             for scope_spans in self.objects(resource_spans, _SCOPE_KEYS):
                 for span in self.objects(scope_spans, ("spans",)):
+                    record = self.record_or_skip(span, process)
+                    if record is not None:
+                        yield record
+
+    def logged(self, document: dict[str, Any], key: str) -> Iterator[SpanRecord]:
+        """Records of the spans that the log records under ``key`` stand for."""
+        for resource_logs in self.objects(document, (key,)):
+            process = self.process_of(resource_logs.get("resource"))
+            for scope_logs in self.objects(resource_logs, _LOG_SCOPE_KEYS):
+                for log in self.objects(scope_logs, _LOG_RECORD_KEYS):
                     try:
-                        yield self.record(span, process)
+                        yield from self.logs.records(log, process, self.line)
                     except BadValueError as error:
                         self.skip(str(error))
 
     def skip(self, why: str) -> None:
+        """Note something unreadable on the line being read."""
         self.notes.skip(self.line, why)
 
     def objects(self, parent: dict[str, Any], keys: tuple[str, ...]) -> Iterator[dict[str, Any]]:
@@ -90,8 +122,16 @@ class _Reader:
             self.resource, self.process = resource, self.notes.process(_process(resource))
         return self.process
 
+    def record_or_skip(self, span: dict[str, Any], process: int) -> SpanRecord | None:
+        """The record of a span, or ``None`` after noting why there is none."""
+        try:
+            return self.record(span, process)
+        except BadValueError as error:
+            self.skip(str(error))
+            return None
+
     def record(self, span: dict[str, Any], process: int) -> SpanRecord:
-        status = span.get("status")
+        """Record of one span. Raises :class:`BadValueError` where a value makes no sense."""
         return build_record(
             self.notes,
             self.line,
@@ -107,18 +147,17 @@ class _Reader:
                 instant(_either(span, "endTimeUnixNano", "end_time_unix_nano"), "endTimeUnixNano"),
             ),
             attributes=attributes(span.get("attributes"), WANTED),
-            failed=isinstance(status, dict) and status.get("code") in _ERROR_CODES,
+            failed=has_failed(span.get("status")),
         )
 
 
+def has_failed(status: Any) -> bool:
+    """Whether a span's status says so, in either spelling of the enum."""
+    return isinstance(status, dict) and status.get("code") in _ERROR_CODES
+
+
 def _process(resource: Any) -> Process:
-    values = attributes(resource.get("attributes"), _RESOURCE_WANTED) if isinstance(resource, dict) else {}
-    try:
-        pid = integer(values.get(names.PROCESS_PID), names.PROCESS_PID)
-        start = instant(values.get(names.PROCESS_START), names.PROCESS_START)
-    except BadValueError:
-        pid = start = None
-    return Process(text(values.get(names.HOST_NAME)), pid, start, touched=names.RUN_ID in values)
+    return process_of(attributes(resource.get("attributes"), RESOURCE_WANTED) if isinstance(resource, dict) else {})
 
 
 def _either(span: dict[str, Any], key: str, other: str) -> Any:

@@ -7,7 +7,7 @@ import binascii
 import re
 from typing import Any, Final
 
-_MAX_NS: Final = 2**63 - 1
+MAX_NS: Final = 2**63 - 1
 _UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
 
@@ -40,7 +40,7 @@ def integer(value: Any, field: str) -> int | None:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
         raise BadValueError(f"{field} is no integer: {str(value)[:40]!r}") from None
-    if not -_MAX_NS <= number <= _MAX_NS:
+    if not -MAX_NS <= number <= MAX_NS:
         raise BadValueError(f"{field} does not fit 64 bits: {str(value)[:40]!r}")
     return number
 
@@ -54,7 +54,7 @@ def instant(value: Any, field: str) -> int | None:
 
 
 def identifier(value: Any, digits: int, field: str) -> str:
-    """A trace id (32 digits) or span id (16) in lower-case hex, read from hex of any case or from base64.
+    """A trace id (32 digits) or span id (16) in lower-case hex, read from hex of any case (0x before it or not) or from base64.
 
     Returns ``""`` for an absent or all-zero id. Raises :class:`BadValueError` for what is no string.
     """
@@ -62,6 +62,7 @@ def identifier(value: Any, digits: int, field: str) -> str:
         return ""
     if not isinstance(value, str):
         raise BadValueError(f"{field} is no string: {str(value)[:40]!r}")
+    value = value.removeprefix("0x")
     value = value.lower() if _HEX.issuperset(value) else _from_base64(value, digits)
     return value if value.strip("0") else ""
 

@@ -1,31 +1,13 @@
 -- Which parts of a model call are not generation, and which parts of a tool call are not the tool's?
 -- Out of a model call: queueing of it and of the agent's model calls inside it, and the agent's tool calls inside it.
--- Out of a tool call: the agent's waits for a person inside it. Clipped to the call and united within it.
-with within_call as (
-    select variant, id, agent, kind, start_ns, stop_ns, unnest(around) as outer_id
-    from intervals
-    where len(around) > 0 and kind in ('model', 'tool', 'human')
-),
-waits as (
-    select i.variant, i.id, i.agent, i.kind, q.start_ns, q.end_ns as stop_ns, i.id as outer_id
-    from queued as q
-    join intervals as i on i.id = q.id
-    union all
-    select w.variant, w.id, w.agent, w.kind, q.start_ns, q.end_ns as stop_ns, w.outer_id
-    from queued as q
-    join within_call as w on w.id = q.id
-),
-pieces as (
-    select * from waits
-    union all
-    select variant, id, agent, kind, start_ns, stop_ns, outer_id from within_call where kind in ('tool', 'human')
-),
-clipped as (
+-- Out of a tool call: the agent's waits for a person inside it, and what the call itself spent waiting for whoever takes
+-- the items it yields. Clipped to the call and united within it.
+with clipped as (
     select o.variant, o.id, o.agent, o.kind,
            greatest(p.start_ns, o.start_ns) as start_ns, least(p.stop_ns, o.stop_ns) as stop_ns
     from pieces as p
     join intervals as o on o.variant = p.variant and o.id = p.outer_id and o.agent = p.agent
-    where (o.kind = 'model' and p.kind in ('model', 'tool')) or (o.kind = 'tool' and p.kind = 'human')
+    where (o.kind = 'model' and p.kind in ('model', 'tool')) or (o.kind = 'tool' and p.kind in ('human', 'suspended'))
 ),
 reached as (
     select *, max(stop_ns) over (

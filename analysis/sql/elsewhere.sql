@@ -1,6 +1,6 @@
 -- How long was each agent blocked on a tool while one of its sub-agents, at any depth, generated?
 with recursive parents as (
-    select distinct agent, parent_agent from spans where parent_agent is not null
+    select distinct agent, parent_agent from calls where parent_agent is not null
 ),
 descends as (
     select parent_agent as agent, agent as sub from parents

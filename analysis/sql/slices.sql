@@ -1,53 +1,45 @@
 -- What is each agent's state between any two neighbouring instants at which something of it begins or ends?
--- +1 at a beginning, -1 at an end, the other way round for cuts; then running sums.
+-- +1 at a beginning, -1 at an end, the other way round for cuts; then running sums. Two counts share a number, the
+-- second in steps of 2^26: sums of doubles are exact that far, and faster than those of integers. Of changes at one
+-- instant only the last has all of them in its sum, and it alone has a length.
 with layers as (
-    select variant, agent, start_ns, stop_ns, kind, 1 as sign,
-           (kind = 'model')::int as any_model, (kind = 'tool')::int as any_tool
+    select variant, agent, start_ns, stop_ns,
+           case kind when 'model' then 1 when 'tool' then 67108864 else 0 end::double as calls,
+           case kind when 'human' then 1 else 0 end::double as waits,
+           case kind when 'model' then 1 when 'tool' then 67108864 else 0 end::double as any_call
     from intervals
     union all
-    select variant, agent, start_ns, stop_ns, kind, -1, 0, 0 from cuts
+    select variant, agent, start_ns, stop_ns, case kind when 'model' then -1 when 'tool' then -67108864 else 0 end, 0, 0
+    from cuts
     union all
-    select variant, agent, start_ns, stop_ns, 'human', 1, 0, 0 from human_gaps
+    select variant, agent, start_ns, stop_ns, 0, 1, 0 from human_gaps
     union all
-    select i.variant, i.agent, q.start_ns, q.end_ns, 'queued', 1, 0, 0
+    select i.variant, i.agent, q.start_ns, q.end_ns, 0, 67108864, 0
     from queued as q
     join intervals as i on i.id = q.id
 ),
-edges as (
-    select variant, agent, start_ns as at_ns, kind, sign, any_model, any_tool from layers
-    union all
-    select variant, agent, stop_ns, kind, -sign, -any_model, -any_tool from layers
-),
 changes as (
-    select variant, agent, at_ns,
-           sum(sign) filter (where kind = 'model') as model,
-           sum(sign) filter (where kind = 'tool') as tool,
-           sum(sign) filter (where kind = 'human') as human,
-           sum(sign) filter (where kind = 'queued') as queued,
-           sum(any_model) as any_model,
-           sum(any_tool) as any_tool
-    from edges
-    group by variant, agent, at_ns
+    select variant, agent, start_ns as at_ns, calls, waits, any_call from layers
+    union all
+    select variant, agent, stop_ns, -calls, -waits, -any_call from layers
 ),
 levels as (
     select variant, agent, at_ns as start_ns,
            lead(at_ns) over later as stop_ns,
-           coalesce(sum(model) over so_far, 0) > 0 as generating,
-           coalesce(sum(tool) over so_far, 0) > 0 as blocked_tool,
-           coalesce(sum(human) over so_far, 0) > 0 as blocked_human,
-           coalesce(sum(queued) over so_far, 0) > 0 as queued,
-           sum(any_model) over so_far > 0 as any_model,
-           sum(any_tool) over so_far > 0 as any_tool
+           sum(calls) over so_far as calls,
+           sum(waits) over so_far as waits,
+           sum(any_call) over so_far as any_call
     from changes
     window later as (partition by variant, agent order by at_ns),
            so_far as (partition by variant, agent order by at_ns rows unbounded preceding)
 )
 select variant, agent, start_ns, stop_ns,
-       case when generating then 'generating'
-            when blocked_tool then 'blocked_tool'
-            when blocked_human then 'blocked_human'
-            when queued then 'queued'
+       case when calls % 67108864 > 0 then 'generating'
+            when calls >= 67108864 then 'blocked_tool'
+            when waits % 67108864 > 0 then 'blocked_human'
+            when waits >= 67108864 then 'queued'
             else 'overhead' end as state,
-       any_model, any_tool
+       any_call % 67108864 > 0 as any_model,
+       any_call >= 67108864 as any_tool
 from levels
-where stop_ns is not null
+where stop_ns > start_ns

@@ -4,6 +4,7 @@ select
     count(*) as spans,
     count(*) filter (where kind = 'model') as model_calls,
     count(queued_unix_ns) as queue_reports,
-    count(*) filter (where kind = 'human') as human_waits
+    count(*) filter (where kind = 'human') as human_waits,
+    count(*) filter (where kind = 'agent' and coalesce(agent_id, conversation_id) is not null) as turns
 from records
 group by source

@@ -1,12 +1,12 @@
 -- What does each agent's state timeline look like, as maximal runs of one state?
+-- Slices leave no gaps, so a run lasts until the next one begins, and the last one as long as the agent.
 with marked as (
-    select *, state is distinct from lag(state) over (partition by variant, agent order by start_ns) as begins
+    select *,
+           state is distinct from lag(state) over (partition by variant, agent order by start_ns) as begins,
+           max(stop_ns) over (partition by variant, agent) as last_ns
     from slices
-),
-numbered as (
-    select *, sum(begins::int) over (partition by variant, agent order by start_ns rows unbounded preceding) as run
-    from marked
 )
-select variant, agent, any_value(state) as state, min(start_ns) as start_ns, max(stop_ns) as stop_ns
-from numbered
-group by variant, agent, run
+select variant, agent, state, start_ns,
+       coalesce(lead(start_ns) over (partition by variant, agent order by start_ns), last_ns) as stop_ns
+from marked
+where begins

@@ -122,7 +122,7 @@ def test_bad_lines_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
         b"not json at all",
         b'{"resourceSpans": "x"}',
         b"",
-        b'{"resourceLogs": []}',
+        b'{"resourceMetrics": []}',
         b"null",
         b"[1]",
         good[:-40] + b"\xff\xfe" + good[-40:],
@@ -140,7 +140,7 @@ def test_bad_lines_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
     assert found.keys() == {2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
     assert "not JSON" in found[2]
     assert found[3] == "resourceSpans is no list"
-    assert "resourceLogs" in found[5]
+    assert "resourceMetrics" in found[5]
     assert "UTF-8" in found[8]
     assert found[9] == "startTimeUnixNano is no integer: 'soon'"
     assert "spanId" in found[10]

@@ -24,6 +24,9 @@ def report(name: str) -> Report:
         ("otel-flat/otel_genai_convention_spans.json", 2, 2.0, 2.0, 2.0, 2.0),
         ("otel-flat/smolagents_live_spans.json", 2, 0.791, 3.27, 0.791, 3.27),
         ("otlp/tempo-export-kagent.json", 1, 0.076, 4.611, 0.076, 4.535),
+        ("jaeger/kagent-helm.json", 1, 0.057, 4.072, 0.057, 4.072),
+        ("langfuse/koog-2025-08-26.json", 2, 1.014, 4.782, 1.014, 4.782),
+        ("langfuse/langgraph-python-2025-08-22.json", 1, 0.001, 2.591, 0.001, 2.591),
     ],
 )
 def test_figures_of_one_agent_are_the_known_ones(
@@ -46,6 +49,27 @@ def test_agents_as_tools_have_timelines_of_their_own() -> None:
     assert coordinator.tool_union_s == coordinator.blocked_s == pytest.approx(6.816, abs=0.001)
     assert coordinator.wall_s == pytest.approx(18.631, abs=0.001)
     assert sum(agent.generating_s for agent in found.agents) == pytest.approx(18.619, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("name", "model_calls"),
+    [
+        ("jaeger/kagent-helm.json", 2),
+        ("otlp/tempo-export-kagent.json", 2),
+        ("langfuse/koog-2025-08-26.json", 2),
+        ("otel-flat/openai_agents_genai_live_spans.json", 8),
+    ],
+)
+def test_model_calls_seen_by_two_instrumentations_count_once(name: str, model_calls: int) -> None:
+    assert report(name).pooled.model_calls == model_calls
+
+
+def test_same_trace_twice_changes_no_figure(tmp_path: Path) -> None:
+    copy = tmp_path / "copy.json"
+    copy.write_bytes((TRACES / "jaeger/kagent-helm.json").read_bytes())
+    twice = build_report([TRACES / "jaeger", copy], host=FixedHost())
+    assert twice.agents == report("jaeger/kagent-helm.json").agents
+    assert twice.pooled.anomalies.duplicates == 96
 
 
 @pytest.mark.parametrize("name", ["duckdb-otlp-nulls.jsonl", "opentelemetry-proto-trace.json"])

@@ -125,6 +125,21 @@ def test_gap_between_runs_of_one_agent_is_human(tmp_path: Path) -> None:
     assert states(only_agent(tmp_path, spans)) == (3, 3, 0, 1)
 
 
+def test_gap_between_the_traces_of_a_conversation_is_human(tmp_path: Path) -> None:
+    named = {names.GEN_AI_CONVERSATION_ID: "c", names.GEN_AI_AGENT_NAME: "ada"}
+    spans = [
+        otlp_span(RUN, 0, 3, span=1, attributes=named),
+        otlp_span(MODEL, 0, 3, span=2, parent=1),
+        # Between two runs of one trace another agent of the conversation worked.
+        otlp_span(RUN, 5, 6, span=3, attributes=named),
+        otlp_span(RUN, 20, 22, span=4, trace=2, attributes=named),
+        otlp_span(TOOL, 20, 22, span=5, parent=4, trace=2),
+    ]
+    result = report(tmp_path, spans)
+    assert states(result.agents[0]) == (2, 14, 0, 3)
+    assert "approvals not visible (they count as tool time)" in result.sources[0].cannot_show
+
+
 def test_sub_agent_blocks_its_parent_once(tmp_path: Path) -> None:
     spans = [
         otlp_span(RUN, 0, 20, span=1, agent="boss"),

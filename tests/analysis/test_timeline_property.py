@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from random import Random
+from statistics import median
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvtrace.analysis.figures import agent_report
 from kvtrace.analysis.normal import Kind, SpanRecord
 from kvtrace.analysis.records import AgentTime
-from kvtrace.analysis.reference import measure_slowly
+from kvtrace.analysis.reference import idleness_slowly, measure_slowly
 from kvtrace.analysis.store import Store
 from kvtrace.analysis.timeline import measure
+from kvtrace.tracer.attributes import UNKNOWN_AGENT
 
 ROUND_TRIP_NS = 4
+WINDOW_CAP_NS = 6
 KINDS: tuple[Kind, ...] = ("tool", "tool", "tool", "model", "model", "model", "agent", "agent", "human", "other")
 Signs = dict[int, tuple[int | None, bool]]
 
@@ -26,7 +30,9 @@ def span(random: Random, family: int, number: int) -> SpanRecord:
     start = 1000 + random.randrange(30)
     end = start + random.choice((-2, 0, 1, 2, 3, 5, 8, 13, 21))
     queue = [start + random.randrange(-3, 20) for _ in range(2 * random.randrange(3))]
+    suspended = [start + random.randrange(-3, 20) for _ in range(2 * random.randrange(3))]
     agent = random.choice((None, None, "a", "a", "b", "c"))
+    call_id = random.choice((None, "c1", "c2")) if kind == "tool" else None
     parent = random.choice((None, None, "b", "a"))
     labelled = random.random() < 0.2
     return SpanRecord(
@@ -37,8 +43,8 @@ def span(random: Random, family: int, number: int) -> SpanRecord:
         parent_span_id=f"s{random.randrange(number + 2)}" if random.random() < 0.7 else None,
         kind=kind,
         name=random.choice(("read", "grep", "bash")),
-        call_id=None,
-        agent_id=agent and f"{agent}{family}",
+        call_id=call_id,
+        agent_id=UNKNOWN_AGENT if random.random() < 0.05 else agent and f"{agent}{family}",
         agent_label="worker" if labelled else None,
         agent_name=random.choice((None, "one", "two")) if kind != "agent" else random.choice(("one", "two")),
         parent_agent_id=parent and f"{parent}{family}" if kind == "agent" else None,
@@ -48,7 +54,10 @@ def span(random: Random, family: int, number: int) -> SpanRecord:
         first_token_ns=None,
         queued_unix_ns=f"[{','.join(map(str, queue))}]" if kind == "model" and queue else None,
         error=None,
-        confidence="exact",
+        confidence=random.choice(("exact", "exact", "derived")),
+        input_tokens=random.choice((None, 0, 7, 900)) if kind == "model" else None,
+        output_tokens=random.choice((None, 1, 50)) if kind == "model" else None,
+        suspended_unix_ns=f"[{','.join(map(str, suspended))}]" if kind == "tool" and suspended else None,
     )
 
 
@@ -62,12 +71,27 @@ def family(random: Random, number: int) -> list[SpanRecord]:
     return starts + spans + copies
 
 
+def long_family(random: Random, number: int) -> list[SpanRecord]:
+    """A dozen waits of one agent and more, far enough apart to be told from each other."""
+    spans = [span(random, number, i) for i in range(random.randrange(1, 40))]
+    return [
+        record._replace(
+            start_ns=record.start_ns + 20 * i,
+            end_ns=record.end_ns and record.end_ns + 20 * i,
+            agent_id=f"a{number}",
+            suspended_unix_ns=None,
+        )
+        if record.start_ns is not None
+        else record
+        for i, record in enumerate(spans)
+    ]
+
+
 def by_sql(records: Iterable[SpanRecord], signs: Signs) -> dict[str, AgentTime]:
     with Store() as store:
         store.load(records)
-        for process, (last_sign_ns, running) in signs.items():
-            store.add_process(process, last_sign_ns, running)
-        return {agent.agent: agent for agent in measure(store.connection, ROUND_TRIP_NS).agents}
+        store.add_processes((process, *sign) for process, sign in signs.items())
+        return {agent.agent: agent for agent in measure(store.connection, ROUND_TRIP_NS, WINDOW_CAP_NS).agents}
 
 
 def signs_of(random: Random, families: int) -> Signs:
@@ -100,7 +124,7 @@ def test_sql_equals_definition_on_many_timelines() -> None:
     measured = by_sql((record for records in families for record in records), signs)
     expected: dict[str, AgentTime] = {}
     for records in families:
-        expected |= measure_slowly(records, signs, ROUND_TRIP_NS)
+        expected |= measure_slowly(records, signs, ROUND_TRIP_NS, WINDOW_CAP_NS)
     for agent in expected:
         assert measured.get(agent) == expected[agent]
     assert measured.keys() == expected.keys()
@@ -109,13 +133,30 @@ def test_sql_equals_definition_on_many_timelines() -> None:
         assert_sane(time)
 
 
+def test_sql_idleness_equals_definition() -> None:
+    random = Random(21)
+    families = [long_family(random, number) for number in range(120)]
+    signs = signs_of(random, len(families))
+    with Store() as store:
+        store.load(record for records in families for record in records)
+        store.add_processes((process, *sign) for process, sign in signs.items())
+        measured = {each.agent: (each.last, each.median) for each in measure(store.connection, ROUND_TRIP_NS).idleness}
+    expected: dict[str, list[float]] = {}
+    for records in families:
+        expected |= idleness_slowly(records, signs)
+    assert measured.keys() == expected.keys()
+    for agent, found in expected.items():
+        assert measured[agent] == pytest.approx((found[-1], median(found)))
+    assert max(map(len, expected.values())) > 8
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.randoms(use_true_random=False), st.integers(1, 5))
 def test_sql_equals_definition_on_shrinkable_timelines(random: Random, count: int) -> None:
     families = [family(random, number) for number in range(count)]
     signs = signs_of(random, count)
     records = [record for records in families for record in records]
-    assert by_sql(records, signs) == measure_slowly(records, signs, ROUND_TRIP_NS)
+    assert by_sql(records, signs) == measure_slowly(records, signs, ROUND_TRIP_NS, WINDOW_CAP_NS)
 
 
 @settings(max_examples=15, deadline=None)

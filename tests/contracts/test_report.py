@@ -67,7 +67,7 @@ def test_report_of_nothing_has_the_same_keys(tmp_path: Path) -> None:
 
 
 def test_keys_that_were_asked_for_are_agreed() -> None:
-    assert list(GOLDEN) == ["schema_version", "pooled", "agents", "tools", "sources"]
+    assert list(GOLDEN) == ["schema_version", "pooled", "agents", "tools", "sources", "published"]
     assert GOLDEN["agents"][0].keys() >= set(ASKED_FOR_OF_AN_AGENT.split(", "))
     assert GOLDEN["tools"][0].keys() >= set(ASKED_FOR_OF_A_TOOL.split(", "))
     assert GOLDEN["pooled"]["capacity"].keys() >= {"ideal", "queue_corrected", "swap_corrected"}

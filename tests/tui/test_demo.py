@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from kvtrace.engine.records import EngineEvent, EventKind
+from kvtrace.tui.demo.console import PipedConsole
 from kvtrace.tui.demo.script import write_scripts
-from kvtrace.tui.demo.tools import TOOLS
+from kvtrace.tui.demo.tools import TOOLS, stop_tools
 from kvtrace.tui.demo.view import EventLines
+
+SLOW_SEED = 15  # its first tool call is a command of ten seconds
 
 
 def test_same_seed_draws_the_same_scripts() -> None:
@@ -30,6 +36,29 @@ def test_every_scripted_tool_runs_on_the_installed_source() -> None:
     results = [TOOLS[tool](argument) for tool, argument in steps if tool != "run_checks"]
     assert {tool for tool, _ in steps} == set(TOOLS)
     assert all(results)
+
+
+def test_stopping_ends_a_slow_command() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(TOOLS["run_checks"], "50")
+        while not call.done():
+            stop_tools()
+            time.sleep(0.01)
+        with pytest.raises(subprocess.CalledProcessError):
+            call.result()
+
+
+def test_console_says_by_an_error_that_its_reader_left() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", closefd=False) as file:
+        with pytest.raises(BrokenPipeError):
+            PipedConsole(file=file).print("x")
+        # What could not be written would be tried again when the file is closed.
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, writer)
+    os.close(null)
+    os.close(writer)
 
 
 def _loss(kind: EventKind, agent: str, size: int) -> EngineEvent:
@@ -82,6 +111,10 @@ def test_demo_ends_with_the_report_of_its_own_spans(
     assert shown["pooled"]["model_calls"] == 21
     assert shown["pooled"]["open_calls"] == 0
     assert 0 < shown["pooled"]["b"] < 1
+    names = {record["name"] for record in shown["agents"]}
+    assert names == {f"agent-{number}" for number in range(1, 8)}
+    # A name as the id would make one timeline of two demos in the same run.
+    assert names.isdisjoint(record["agent"] for record in shown["agents"])
     again = subprocess.run(
         [sys.executable, "-m", "kvtrace.tui", "report", "--json"],
         capture_output=True,
@@ -115,6 +148,39 @@ def test_other_policies_run_alone(policy: str, tmp_path: Path) -> None:
     (run,) = json.loads(done.stdout)["runs"]
     assert run["policy"] == policy
     assert (run["out_bytes"] > 0) == (policy == "eager")
+
+
+def test_interrupt_in_a_slow_tool_ends_cleanly(tmp_path: Path) -> None:
+    (step,) = write_scripts(1, 1, seed=SLOW_SEED)[0].steps
+    assert step.tool == "run_checks"
+    command = [sys.executable, "-m", "kvtrace.tui", "demo", "--agents", "1", "--turns", "1", "--seed", str(SLOW_SEED)]
+    environment = {**os.environ, "KVTRACE_DIR": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as demo:
+        assert demo.stderr is not None
+        assert any("to host" in line for line in demo.stderr)
+        demo.send_signal(signal.SIGINT)
+        said = demo.stderr.read()
+    assert demo.returncode == 130
+    assert said.strip() == "interrupted"
+
+
+@pytest.mark.parametrize("fault", ["disabled", "not a folder"])
+def test_demo_without_spans_is_refused_before_it_starts(fault: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    change, code, named = {
+        "disabled": ({"KVTRACE_DISABLED": "1", "KVTRACE_DIR": str(tmp_path)}, 5, "KVTRACE_DISABLED"),
+        "not a folder": ({"KVTRACE_DIR": str(tmp_path / "file")}, 1, f"{tmp_path / 'file'}; point KVTRACE_DIR"),
+    }[fault]
+    done = subprocess.run(
+        [sys.executable, "-m", "kvtrace.tui", "demo"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **change},
+        check=False,
+    )
+    assert done.returncode == code
+    assert named in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_missing_model_is_one_sentence_with_the_command(tmp_path: Path) -> None:

@@ -115,3 +115,14 @@ def test_misuse_is_exit_2(tmp_path: Path, args: list[str]) -> None:
     done = run(tmp_path, *args)
     assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
     assert "Traceback" not in done.stderr
+
+
+def test_forecast_is_written_beside_the_report(tmp_path: Path) -> None:
+    path = write_otlp(tmp_path / "a.jsonl", [otlp_span("chat", 0, 4, span=1), otlp_span("execute_tool", 4, 9, span=2)])
+    done = run(tmp_path, path, "--forecast", tmp_path / "forecast.json")
+    assert done.returncode == 0
+    assert "blocked fraction b" in done.stdout
+    assert json.loads((tmp_path / "forecast.json").read_text())["tools"][0]["p50_s"] == 5
+    unwritable = run(tmp_path, path, "--forecast", tmp_path / "no" / "such" / "folder.json")
+    assert unwritable.returncode == ExitCode.FAILED
+    assert "cannot be written" in unwritable.stderr

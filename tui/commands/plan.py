@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -47,7 +47,7 @@ class Asked:
 @click.option("--prefill-tok-s", type=_POSITIVE, help="Prompt tokens computed a second.")
 @click.option("--host-gb", type=click.FloatRange(min=0), default=48, show_default=True, help="Host memory to use, GiB.")
 @click.option("--slots", type=_COUNT, default=8, show_default=True, help="Agents the card decodes at once.")
-@click.option("--model", default="Qwen3-8B", show_default=True, help="A known name, a GGUF file, or an HF config.json.")
+@click.option("--model", default="Qwen3-4B", show_default=True, help="A known name, a GGUF file, or an HF config.json.")
 @click.option("--weights-gb", type=click.FloatRange(min=0), help="What the weights take, GB.")
 @click.option("--bytes-per-token", type=_COUNT, help="KV bytes of a token, instead of the model's.")
 @click.option(
@@ -58,7 +58,7 @@ class Asked:
 @click.option("--b", type=click.FloatRange(0, 1), help="Blocked share, instead of the measured one.")
 @click.option("--agents", type=_COUNT, help="Agents in progress in a replay.  [default: as many as the slots want]")
 @click.option("--json", "as_json", is_flag=True, help="JSON with a schema version instead of text.")
-def command(paths: tuple[Path, ...], as_json: bool, **asked: object) -> None:
+def command(paths: tuple[Path, ...], as_json: bool, **asked: Any) -> None:
     """Weigh swapping an agent's KV cache against recomputing it, for a card and a model.
 
     With a SOURCE (anything `kvtrace report` reads), also replay that work under each of the engine's policies.
@@ -69,7 +69,7 @@ def command(paths: tuple[Path, ...], as_json: bool, **asked: object) -> None:
     from kvtrace.analysis.render.plan import render_plan, render_plan_json
 
     try:
-        made = _plan(_request(Asked(**asked)), paths)  # type: ignore[arg-type]
+        made = _plan(_request(Asked(**asked)), paths)
     except NoDataError as error:
         raise CommandError(str(error), ExitCode.NO_DATA) from error
     except (AnalysisError, ValueError) as error:
@@ -81,14 +81,15 @@ def command(paths: tuple[Path, ...], as_json: bool, **asked: object) -> None:
 
 
 def _plan(request: PlanRequest, paths: tuple[Path, ...]) -> Plan:
-    from kvtrace.analysis import ReportOptions, open_study
     from kvtrace.analysis.planner.plan import make_plan, round_trip
-    from kvtrace.analysis.planner.work import recorded_work
-
-    from ..policies import engine_policies
 
     if not paths:
         return make_plan(request)
+    from kvtrace.analysis import ReportOptions, open_study
+    from kvtrace.analysis.planner.recorded import recorded_work
+
+    from ..policies import engine_policies
+
     costs = round_trip(request)
     options = ReportOptions(
         round_trip_ms=costs.round_trip_ms,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
     metavar="PATH",
     help="Compare with this run, in text or with --json. Can be given more than once.",
 )
+@click.option("--no-cache", is_flag=True, help="Read everything anew, and remember nothing.")
 @click.option("--json", "as_json", is_flag=True, help="JSON with a schema version instead of text.")
 @click.option(
     "--csv", "table", type=click.Choice(["agents", "tools", "windows"]), help="One table as CSV instead of text."
@@ -63,6 +65,7 @@ def command(
     paths: tuple[Path, ...],
     every_run: bool,
     versus: tuple[Path, ...],
+    no_cache: bool,
     as_json: bool,
     table: str | None,
     html_file: Path | None,
@@ -74,18 +77,22 @@ def command(
 ) -> None:
     """Report b, the share of wall clock agents are blocked on tools.
 
-    PATH is a span file, a folder or a pattern: kvtrace's own files or any OTLP JSON with GenAI spans. Without one,
-    the newest run recorded in KVTRACE_DIR.
+    PATH is a span file, a folder or a pattern: kvtrace's own files or any OTLP JSON with GenAI spans; or the table of
+    an OpenTelemetry Collector as clickhouse://user:password@host:port/database. Without one, the newest run recorded
+    in KVTRACE_DIR.
     """
     from kvtrace.analysis import ReportOptions
 
     outputs = _Outputs(as_json, table, html_file, perfetto_file, forecast_file)
     _check(paths, every_run, versus, outputs)
-    options = ReportOptions(round_trip_ms=round_trip_ms, recompute_s=recompute_s, slots=slots)
+    try:
+        options = ReportOptions(round_trip_ms=round_trip_ms, recompute_s=recompute_s, slots=slots)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
     with ExitStack() as stack:
-        study = _open(stack, paths, every_run, options)
+        study = _open(stack, paths, every_run, options, not no_cache)
         if versus:
-            _compare(study, _open(stack, versus, False, options), as_json)
+            _compare(study, _open(stack, versus, False, options, not no_cache), as_json)
         else:
             outputs.write(study)
 
@@ -118,7 +125,7 @@ class _Outputs:
         from kvtrace.analysis import render_json, render_terminal, write_csv
 
         if self.table:
-            write_csv(study, self.table, click.get_text_stream("stdout"))
+            write_csv(study, self.table, sys.stdout)
         elif self.as_json:
             click.echo(render_json(study.report))
         else:
@@ -130,21 +137,41 @@ def _check(paths: tuple[Path, ...], every_run: bool, versus: tuple[Path, ...], o
         raise click.UsageError("--all means every recorded run; leave it out where you name a PATH.")
     if outputs.as_json and outputs.table:
         raise click.UsageError("--json and --csv are two forms of the same report; choose one.")
+    draws = outputs.html_file or outputs.perfetto_file or outputs.table == "windows"
+    if draws and any(str(path).startswith("clickhouse:") for path in paths):
+        raise click.UsageError(
+            "--html, --perfetto and --csv windows need the spans, which stay in ClickHouse; name an exported file."
+        )
     if versus and (outputs.table or outputs.html_file or outputs.perfetto_file or outputs.forecast_file):
         raise click.UsageError(
             "--vs compares two runs as text or with --json; make other files from one run at a time."
         )
 
 
-def _open(stack: ExitStack, paths: tuple[Path, ...], every_run: bool, options: ReportOptions) -> Study:
-    from kvtrace.analysis import NoDataError, SourceNotFoundError, open_study
+def _open(stack: ExitStack, paths: tuple[Path, ...], every_run: bool, options: ReportOptions, cache: bool) -> Study:
+    from kvtrace.analysis import (
+        AnalysisError,
+        NoDataError,
+        ReadOptions,
+        SourceNotFoundError,
+        UnreachableError,
+        open_study,
+    )
+
+    from ..reading_bar import ReadingBar
 
     try:
-        return stack.enter_context(open_study(paths, options=options, every_run=every_run))
-    except (SourceNotFoundError, ValueError) as error:
+        with ReadingBar() as bar:
+            reading = ReadOptions(cache=cache, progress=bar)
+            return stack.enter_context(open_study(paths, options=options, every_run=every_run, reading=reading))
+    except SourceNotFoundError as error:
         raise click.UsageError(str(error)) from error
     except NoDataError as error:
         raise CommandError(str(error), ExitCode.NO_DATA) from error
+    except UnreachableError as error:
+        raise CommandError(str(error), ExitCode.UNREACHABLE) from error
+    except AnalysisError as error:
+        raise CommandError(str(error)) from error
 
 
 def _compare(study: Study, other: Study, as_json: bool) -> None:

@@ -1,0 +1,30 @@
+"""OTLP JSON line by line: the lean way where a line is in plain form, the tolerant way where it is not."""
+
+from __future__ import annotations
+
+from ..normal import Notes
+from ..rows import RowWriter
+from .json_values import parse_line
+from .otlp_json import Reader
+from .otlp_lean import LeanReader
+
+
+class LineReader:
+    """Reads lines into ``rows``; what cannot be read is counted in ``notes``."""
+
+    def __init__(self, notes: Notes, rows: RowWriter) -> None:
+        self._notes = notes
+        self._rows = rows
+        self._tolerant = Reader(notes)
+        self._lean = LeanReader(self._tolerant, rows)
+
+    def read(self, line: bytes, number: int) -> None:
+        """Read a line that is not blank."""
+        self._tolerant.line = number
+        if self._lean.read(line):
+            return
+        value = parse_line(line, number, not line.endswith(b"\n"), self._notes)
+        if value is not None:
+            for document in value if isinstance(value, list) else [value]:
+                for record in self._tolerant.spans(document):
+                    self._rows.add(record)
