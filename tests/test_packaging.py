@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("tracer", "engine", "analysis", "tui")
+SUFFIXES = (".py", ".sql", ".tcss", ".typed", ".j2", ".css", ".js")
 
 
 def _packages_in_tree() -> set[str]:
@@ -22,7 +23,7 @@ def _packages_in_tree() -> set[str]:
 
 def _data_in_tree() -> set[str]:
     names = [p for folder in FOLDERS for p in (ROOT / folder).rglob("*") if p.is_file()]
-    wanted = [p for p in names if p.suffix in (".py", ".sql", ".tcss", ".typed") and "__pycache__" not in p.parts]
+    wanted = [p for p in names if p.suffix in SUFFIXES and "__pycache__" not in p.parts]
     return {"kvtrace/" + p.relative_to(ROOT).as_posix() for p in wanted}
 
 

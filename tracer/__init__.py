@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from .diagnostics import COUNTS
     from .identity import Agent, current_agent
     from .model_calls import Generation, current_generation, generation
-    from .propagation import PropagatingExecutor, headers, propagate
+    from .processor import KvtraceSpanProcessor
+    from .propagation import PropagatingExecutor, event_hook, headers, instrument_client, propagate
     from .provider import configure, flush, shutdown
+    from .receive import BadRequest, Receiver
     from .settings import Settings
     from .signals import Signal, Sink, ToolEnded, ToolStarted
     from .sinks import subscribe, unsubscribe
@@ -24,8 +26,11 @@ if TYPE_CHECKING:
 _HOMES: Final = {
     "COUNTS": "diagnostics",
     "Agent": "identity",
+    "BadRequest": "receive_body",
     "Generation": "model_calls",
+    "KvtraceSpanProcessor": "processor",
     "PropagatingExecutor": "propagation",
+    "Receiver": "receive",
     "Settings": "settings",
     "Signal": "signals",
     "Sink": "signals",
@@ -35,10 +40,12 @@ _HOMES: Final = {
     "configure": "provider",
     "current_agent": "identity",
     "current_generation": "model_calls",
+    "event_hook": "propagation",
     "flush": "provider",
     "generation": "model_calls",
     "headers": "propagation",
     "human_wait": "agents",
+    "instrument_client": "propagation",
     "propagate": "propagation",
     "shutdown": "provider",
     "subscribe": "sinks",
@@ -49,8 +56,11 @@ _HOMES: Final = {
 __all__ = [
     "COUNTS",
     "Agent",
+    "BadRequest",
     "Generation",
+    "KvtraceSpanProcessor",
     "PropagatingExecutor",
+    "Receiver",
     "Settings",
     "Signal",
     "Sink",
@@ -60,10 +70,12 @@ __all__ = [
     "configure",
     "current_agent",
     "current_generation",
+    "event_hook",
     "flush",
     "generation",
     "headers",
     "human_wait",
+    "instrument_client",
     "propagate",
     "shutdown",
     "subscribe",

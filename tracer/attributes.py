@@ -49,6 +49,7 @@ REPREFILLED_TOKENS: Final = "kvtrace.reprefilled_tokens"  # positions prefilled 
 YIELDED: Final = "kvtrace.yielded"  # items that a traced generator handed out
 SUSPENDED_INTERVALS: Final = "kvtrace.suspended.unix_ns"  # int array: start, end, ... while a generator's consumer ran
 RESPONSE_TOOL_CALL_IDS: Final = "kvtrace.response.tool_call_ids"  # string array: the calls a model response asks for
+INFERRED: Final = "kvtrace.inferred"  # true: no library traced this tool; it is the time between two model calls
 HUMAN_WAIT_REASON: Final = "kvtrace.human_wait.reason"  # why a person is waited for, in the caller's words
 CONTENT_BYTES_SUFFIX: Final = ".bytes"  # size of captured content before it was cut, bytes
 CONTENT_SHA256_SUFFIX: Final = ".sha256"  # hex digest of captured content before it was cut
@@ -63,9 +64,23 @@ TELEMETRY_SDK_NAME: Final = "telemetry.sdk.name"  # "kvtrace"
 TELEMETRY_SDK_LANGUAGE: Final = "telemetry.sdk.language"  # "python"
 TELEMETRY_SDK_VERSION: Final = "telemetry.sdk.version"  # version of the kvtrace that wrote
 
+# --- Names of OTLP log events about a span, whose ids they bear -------------------------------------
+EVENT_SPAN_STARTED: Final = "kvtrace.span.started"  # with the attributes that the span has at its start
+EVENT_SPAN_HEARTBEAT: Final = "kvtrace.span.heartbeat"  # still open; stands for a start that was not seen
+EVENT_SPAN_ENDED: Final = "kvtrace.span.ended"  # needs no attributes where the start was seen
+
 # --- Environment variables ------------------------------------------------------------------------
+ENV_CACHE: Final = "KVTRACE_CACHE"  # root of what can be made again; default: the platform's user cache folder
 ENV_DIR: Final = "KVTRACE_DIR"  # root of span files; default: the platform's user data folder
 ENV_RUN: Final = "KVTRACE_RUN"  # run id a child process joins
+ENV_AGENT: Final = "KVTRACE_AGENT"  # name of the agent that a zero-code process is
+ENV_AGENT_ID: Final = "KVTRACE_AGENT_ID"  # its id; without it, each process has one of its own
+ENV_AUTO: Final = "KVTRACE_AUTO"  # "1": set by kvtrace run, set up in every Python process below it
+ENV_MAX_BYTES: Final = "KVTRACE_MAX_BYTES"  # bytes that all recorded runs may take; "0": no limit
+ENV_MAX_DAYS: Final = "KVTRACE_MAX_DAYS"  # days after which a run is removed; "0": never
+ENV_ENGINE: Final = "KVTRACE_ENGINE"  # base URL of the engine that tool calls are signalled to
+ENV_ENGINE_KEY: Final = "KVTRACE_ENGINE_KEY"  # bearer key for it
+ENV_ENGINE_KEY_FILE: Final = "KVTRACE_ENGINE_KEY_FILE"  # file that holds the key
 ENV_DISABLED: Final = "KVTRACE_DISABLED"  # "1" or "true": record and signal nothing
 ENV_CAPTURE_CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 ENV_OTLP_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -78,6 +93,10 @@ ENV_TRACES_EXPORTER: Final = "OTEL_TRACES_EXPORTER"  # "none": export nothing
 ENV_SDK_DISABLED: Final = "OTEL_SDK_DISABLED"  # "true": export nothing; records and signals stay
 ENV_SERVICE_NAME: Final = "OTEL_SERVICE_NAME"
 ENV_RESOURCE_ATTRIBUTES: Final = "OTEL_RESOURCE_ATTRIBUTES"  # key=value,key=value
+
+# --- Metrics ----------------------------------------------------------------------------------------
+METRIC_INFERENCE_DURATION: Final = "gen_ai.client.inference.duration"  # histogram, seconds
+METRIC_TOOL_DURATION: Final = "gen_ai.execute_tool.duration"  # histogram, seconds
 
 # --- Headers of a model request -------------------------------------------------------------------
 HEADER_AGENT: Final = "X-Kvtrace-Agent"  # the agent a request belongs to

@@ -12,7 +12,7 @@ from typing import Any, Final, ParamSpec, Protocol, TypeVar, overload
 from opentelemetry.context import get_current
 
 from . import attributes as names
-from . import content
+from . import content, meters
 from .diagnostics import internal_error
 from .identity import UNKNOWN, Agent, owner_of
 from .otlp_json import AttributeValue
@@ -160,7 +160,7 @@ def _undecorate(function: Any, options: _Options) -> tuple[Any, _Options]:
 class ToolSpan(OpenSpan):
     """The span of one tool call, and its signals."""
 
-    __slots__ = ("call_id", "conversation", "tool", "wanted")
+    __slots__ = ("call_id", "labels", "tool", "wanted")
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class ToolSpan(OpenSpan):
         self._ended = True
         context = get_current()
         agent = owner_of(context)
-        self.tool = tool
+        self.tool, self.labels = tool, template.attributes
         self.wanted = content.resolve(options.capture, current().settings.capture_content)
         self.call_id = _call_id(options.call_id, agent, tool, args, kwargs)
         extra: dict[str, AttributeValue] = {}
@@ -193,6 +193,7 @@ class ToolSpan(OpenSpan):
             self.late_attributes.update(content.result(result, self.wanted))
 
     def _finished(self, end_unix_ns: int, error_type: str | None) -> None:
+        meters.record(names.METRIC_TOOL_DURATION, end_unix_ns - self.start_unix_ns, self.labels, error_type)
         if has_sinks():
             deliver(ToolEnded(self.trace_id, self.span_id, end_unix_ns, self.tool, *self._owner(), error_type))
 

@@ -13,6 +13,7 @@ class Counts:
     """Losses and faults of this process since it started. Increments may race: the figures are for people."""
 
     lost_records: int = 0  # records that could not be written to the span file
+    lost_signals: int = 0  # signals that the engine did not get
     sink_errors: int = 0  # signals whose sink raised
     unknown_agents: int = 0  # spans whose agent could not be named
     internal_errors: int = 0  # faults of kvtrace itself, of the user's provider or of content capture

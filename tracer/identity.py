@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from opentelemetry import baggage
+from opentelemetry import baggage, trace
 from opentelemetry.context import Context, create_key, get_current, set_value
 
 from . import attributes as names
@@ -76,6 +76,11 @@ class Agent:
 UNKNOWN: Final = Agent(names.UNKNOWN_AGENT)
 # Agents whose context is open somewhere in this process, one entry per opening, keyed by a token.
 _live: dict[object, Agent] = {}
+# Agents of other libraries' open spans, by span id; kept by the span processor.
+_owners: dict[int, Agent] = {}
+# Whom spans belong to that no agent can be named for, and whether somebody said that this process is that agent alone.
+_process: Agent | None = None
+_process_is_all = False
 
 
 def with_agent(agent: Agent, context: Context) -> Context:
@@ -103,7 +108,36 @@ def carried_agent(context: Context) -> Agent | None:
 
 def find_agent(context: Context) -> Agent | None:
     """Return the agent of ``context``, else the only one that lives in this process, else ``None``."""
-    return carried_agent(context) or _only_live_agent()
+    agent = carried_agent(context)
+    if agent is None and _owners:
+        agent = span_owner(trace.get_current_span(context).get_span_context().span_id)
+    return agent or _only_live_agent()
+
+
+def span_owner(span_id: int) -> Agent | None:
+    """Return the agent that an open span of another library belongs to."""
+    return _owners.get(span_id)
+
+
+def own_span(span_id: int, agent: Agent) -> None:
+    """Note that an open span of another library belongs to ``agent``."""
+    _owners[span_id] = agent
+
+
+def disown_span(span_id: int) -> None:
+    """Forget a span that ended."""
+    _owners.pop(span_id, None)
+
+
+def set_process_agent(agent: Agent | None, *, explicit: bool = False) -> None:
+    """Let ``agent`` own what would else belong to nobody in this process; ``explicit``: other libraries' agents too."""
+    global _process, _process_is_all
+    _process, _process_is_all = agent, explicit
+
+
+def process_agent(*, only_if_explicit: bool = False) -> Agent | None:
+    """Return the agent that this process as a whole is, if it was told so."""
+    return _process if _process_is_all or not only_if_explicit else None
 
 
 def owner_of(context: Context) -> Agent:
@@ -147,5 +181,7 @@ def keep_carried_only() -> None:
 
 
 def _only_live_agent() -> Agent | None:
+    if not _live:
+        return _process
     agents = {agent.id: agent for agent in list(_live.values())}
     return next(iter(agents.values())) if len(agents) == 1 else None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from opentelemetry.context import create_key, get_current, set_value
 
 from . import attributes as names
+from . import meters
 from .diagnostics import internal_error
 from .identity import ANY_TOOL, UNKNOWN, owner_of
 from .otlp_json import KIND_CLIENT, AttributeValue
@@ -24,7 +26,8 @@ class Generation:
 
     def __init__(self) -> None:
         self._queued: list[int] = []
-        self._span: OpenSpan | None = None
+        # Weak, so that a span which nobody ends is dropped, and thereby ended, at once.
+        self._span: Callable[[], OpenSpan | None] = _no_span
 
     def usage(
         self,
@@ -55,7 +58,7 @@ class Generation:
 
     def first_token(self) -> None:
         """Note that the first chunk arrived now; later calls change nothing."""
-        span = self._span
+        span = self._span()
         if span is not None and names.GEN_AI_TIME_TO_FIRST_CHUNK not in span.late_attributes:
             waited_ns = span.runtime.clock.unix_ns() - span.start_unix_ns
             self._set({names.GEN_AI_TIME_TO_FIRST_CHUNK: waited_ns / 1e9})
@@ -81,13 +84,19 @@ class Generation:
             internal_error("reading the tool calls of a response", error)
             return
         self._set({names.RESPONSE_TOOL_CALL_IDS: tuple(call_id for _, call_id in pairs)})
-        agent = self._span.agent if self._span is not None else None
+        span = self._span()
+        agent = span.agent if span is not None else None
         if agent is not None and agent is not UNKNOWN:
             agent.expect_calls(pairs)
 
     def _set(self, attributes: Mapping[str, AttributeValue]) -> None:
-        if self._span is not None:
-            self._span.late_attributes.update(attributes)
+        span = self._span()
+        if span is not None:
+            span.late_attributes.update(attributes)
+
+
+def _no_span() -> None:
+    """Stand in for the weak reference to a span, where there is none."""
 
 
 class generation(Scope[Generation]):  # noqa: N801 - used like a function
@@ -118,25 +127,31 @@ class generation(Scope[Generation]):  # noqa: N801 - used like a function
         span = _GenerationSpan(
             self._template, agent=owner_of(context), context=set_value(_GENERATION_KEY, handle, context)
         )
-        span.own(handle)
+        span.own(handle, self._template.attributes)
         return span, handle
 
 
 class _GenerationSpan(OpenSpan):
     """A span that its handle points at, until it ends."""
 
-    __slots__ = ("_handle",)
+    __slots__ = ("__weakref__", "_handle", "_labels")
 
-    def own(self, handle: Generation) -> None:
-        """Let ``handle`` fill this span in."""
-        self._handle = handle
+    def own(self, handle: Generation, labels: Mapping[str, AttributeValue]) -> None:
+        """Let ``handle`` fill this span in; ``labels`` are those of its metric."""
+        self._handle, self._labels = handle, labels
         if not self._ended:
-            handle._span = self
+            handle._span = weakref.ref(self)
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the span and part from the handle, whose reference would keep a dropped span from ending."""
+        """End the span; its handle tells it nothing more."""
         super().end(error)
-        self._handle._span = None
+        self._handle._span = _no_span
+
+    def _finished(self, end_unix_ns: int, error_type: str | None) -> None:
+        labels, model = self._labels, self.late_attributes.get(names.GEN_AI_RESPONSE_MODEL)
+        if model is not None:
+            labels = {**labels, names.GEN_AI_RESPONSE_MODEL: model}
+        meters.record(names.METRIC_INFERENCE_DURATION, end_unix_ns - self.start_unix_ns, labels, error_type)
 
 
 def current_generation() -> Generation:

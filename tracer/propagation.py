@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Executor, Future
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Final, Generic, ParamSpec, TypeVar
 from urllib.parse import quote
 
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
@@ -12,11 +12,13 @@ from opentelemetry.context import Context, attach, get_current
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from . import attributes as names
+from .diagnostics import internal_error
 from .identity import Agent, find_agent, with_agent
 from .spans import reset_context
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 _PLAIN = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
 
@@ -36,6 +38,54 @@ def headers() -> dict[str, str]:
     W3CBaggagePropagator().inject(carrier, context)
     TraceContextTextMapPropagator().inject(carrier, context)
     return carrier
+
+
+class _Done:
+    """What ``await`` finishes with at once."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
+
+
+_DONE: Final = _Done()
+
+
+def event_hook(request: Any) -> _Done:
+    """Add :func:`headers` to a request of httpx or httpx2; a header that the caller set stays.
+
+    A request hook of sync clients, which ignore what it returns, and of async ones, which await it:
+    ``httpx.AsyncClient(event_hooks={"request": [event_hook]})``. Runs where the request is made, so each request bears
+    the agent of its own task. Never raises.
+    """
+    try:
+        for name, value in headers().items():
+            request.headers.setdefault(name, value)
+    except Exception as error:
+        internal_error("adding headers to a request", error)
+    return _DONE
+
+
+def instrument_client(client: T) -> T:
+    """Let every request of a client say whose it is, and return the client.
+
+    For the clients of ``openai`` and others that are built on httpx or httpx2 (sync, async, and copies made by
+    ``with_options``), and for clients of these two. A second time changes nothing.
+
+    Raises:
+        TypeError: The client has no httpx hooks; send :func:`headers` along by other means.
+    """
+    for inner in (client, getattr(client, "_client", None)):
+        hooks = getattr(inner, "event_hooks", None)
+        if isinstance(hooks, dict):
+            known = list(hooks.get("request", ()))
+            if event_hook not in known:
+                inner.event_hooks = {**hooks, "request": [*known, event_hook]}  # type: ignore[union-attr]
+            return client
+    raise TypeError(
+        f"instrument_client() cannot add to the requests of {type(client).__qualname__}: it takes httpx clients and "
+        "those built on them, such as openai.OpenAI(). Pass kvtrace.tracer.headers() with each request instead."
+    )
 
 
 class propagate(Generic[P, R]):  # noqa: N801 - used like a function

@@ -17,8 +17,9 @@ from opentelemetry import trace
 from . import attributes as names
 from .clock import SYSTEM_CLOCK, Clock
 from .diagnostics import internal_error, warn_once
+from .engine_link import flush_engine, link_engine
 from .ids import IdSource
-from .runtime import RANDOM_IDS, Runtime, build_settings, configured, install
+from .runtime import RANDOM_IDS, Runtime, build_settings, configured, install, remove_old_runs
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def configure(
     run_id: str | None = None,
     capture_content: bool | None = None,
     endpoint: str | None = None,
+    engine: str | None = None,
     clock: Clock = SYSTEM_CLOCK,
     ids: IdSource = RANDOM_IDS,
     tracer_provider: trace.TracerProvider | None = None,
@@ -46,8 +48,9 @@ def configure(
     Calling it is optional: the first span does it from the environment alone. ``directory`` and the run are also put
     into ``os.environ``, so that child processes write into the same run. ``capture_content=False`` is a veto over every
     tool's ``capture=``. ``endpoint`` is the base URL of an OTLP/HTTP receiver and is used only where the program has no
-    TracerProvider. ``tracer_provider`` is used instead of the global one. Raises :class:`ValueError` for a ``run_id``
-    that cannot name a folder.
+    TracerProvider. ``engine`` is the base URL of the engine that tool calls are signalled to, for child processes too;
+    ``""`` for none. ``tracer_provider`` is used instead of the global one. Raises :class:`ValueError` for a ``run_id``
+    that cannot name a folder, or an ``engine`` that is no URL.
     """
     settings = build_settings(
         directory=directory,
@@ -55,19 +58,31 @@ def configure(
         run_id=run_id,
         capture_content=capture_content,
         endpoint=endpoint,
+        engine=engine,
     )
+    remove_old_runs(settings)
     before = install(Runtime(settings, clock=clock, ids=ids, tracer_provider=tracer_provider))
     if before is not None:
         before.close()
     os.environ[names.ENV_RUN] = settings.run_id
     os.environ[names.ENV_DIR] = str(settings.directory)
+    if engine is not None:
+        os.environ[names.ENV_ENGINE] = engine
+    link_engine(None if settings.disabled else settings.engine, settings.service_name)
     if tracer_provider is None:
         export_if_asked(settings, endpoint)
     return settings
 
 
 def flush(timeout_s: float = 5.0) -> bool:
-    """Export what waits in the program's TracerProvider; span files never need it. Tell whether all went out."""
+    """Send what waits for the engine and in the program's TracerProvider, and tell whether all went out.
+
+    Span files never need it.
+    """
+    return flush_engine(timeout_s) & _flush_export(timeout_s)
+
+
+def _flush_export(timeout_s: float) -> bool:
     runtime = configured()
     provider = runtime.provider() if runtime is not None else trace.get_tracer_provider()
     force_flush = getattr(provider, "force_flush", None)
@@ -88,13 +103,14 @@ def flush(timeout_s: float = 5.0) -> bool:
 
 
 def shutdown(timeout_s: float = 5.0) -> None:
-    """Stop the export that kvtrace itself set up, within about ``timeout_s``, and close the span file.
+    """Stop the signals and the export that kvtrace itself set up, within about ``timeout_s``; close the span file.
 
     A provider of the program's own is left running. A later span starts the recording again.
     """
     runtime = install(None)
     if runtime is not None:
         runtime.close()
+    link_engine(None, "")
     _stop_export(timeout_s)
 
 
@@ -133,6 +149,12 @@ def _forget_lock() -> None:
 
 # Whoever held the lock at a fork is not there to give it back in the child.
 os.register_at_fork(after_in_child=_forget_lock)
+
+
+def link_if_asked(settings: Settings) -> None:
+    """Signal tool calls to the engine that the settings name, if they name one."""
+    if settings.engine is not None and not settings.disabled:
+        link_engine(settings.engine, settings.service_name)
 
 
 def export_if_asked(settings: Settings, endpoint: str | None = None) -> None:

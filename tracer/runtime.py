@@ -17,6 +17,7 @@ from .clock import SYSTEM_CLOCK, Clock
 from .identity import keep_carried_only
 from .ids import IdSource, RandomIds
 from .otlp_json import AttributeValue, record_start
+from .retention import clean
 from .settings import RUN_ID, Settings, make_run_id, read_settings
 from .sinks import replace_sinks
 from .spanfile import SpanFile
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 SCOPE_NAME: Final = "kvtrace.tracer"
 RANDOM_IDS: Final = RandomIds()
+_START_ACCURACY_NS: Final = 2_000_000_000  # the clock may have been set a little since
+_MOST_SCOPES: Final = 64  # libraries whose beginning of a record is kept
 
 
 def package_version() -> str:
@@ -68,6 +71,15 @@ class Runtime:
             self._tracer = (provider, provider.get_tracer(SCOPE_NAME, self.version))
         return self._tracer[1]
 
+    def record_start_of(self, scope: tuple[str, str]) -> str:
+        """Return what a record of another library's (name, version) begins with; as constant as our own."""
+        found = self._scope_starts.get(scope)
+        if found is None:
+            found = record_start(self.resource, *scope)
+            if len(self._scope_starts) < _MOST_SCOPES:
+                self._scope_starts[scope] = found
+        return found
+
     def close(self) -> None:
         """Record no new spans; open ones still end in their file."""
         self.file.close()
@@ -80,7 +92,7 @@ class Runtime:
     def _begin_file(self) -> None:
         pid = os.getpid()
         start_ns = process_start_unix_ns(pid)
-        resource: dict[str, AttributeValue] = {
+        self.resource: dict[str, AttributeValue] = {
             names.SERVICE_NAME: self.settings.service_name,
             names.PROCESS_PID: pid,
             names.HOST_NAME: os.uname().nodename,
@@ -90,7 +102,8 @@ class Runtime:
             names.TELEMETRY_SDK_LANGUAGE: "python",
             names.TELEMETRY_SDK_VERSION: self.version,
         }
-        self.record_start = record_start(resource, SCOPE_NAME, self.version)
+        self.record_start = record_start(self.resource, SCOPE_NAME, self.version)
+        self._scope_starts: dict[tuple[str, str], str] = {}
         self.file = SpanFile(self.settings.run_directory / f"{pid}-{start_ns}.jsonl")
 
 
@@ -105,6 +118,31 @@ def process_start_unix_ns(pid: int) -> int:
     except (OSError, ValueError, IndexError, AttributeError):
         return now
     return now - max(age_ns, 0)
+
+
+def remove_old_runs(settings: Settings) -> None:
+    """Remove the runs that the settings' limits leave no room for, if it is time to look."""
+    if not settings.disabled:
+        clean(
+            settings.directory,
+            max_bytes=settings.max_bytes,
+            max_days=settings.max_days,
+            now_s=time.time(),
+            keep=settings.run_directory,
+            is_alive=process_is_alive,
+        )
+
+
+def process_is_alive(stem: str) -> bool:
+    """Tell whether the process lives that wrote the span files named ``stem``, ``<pid>-<start in unix ns>``."""
+    pid, _, start = stem.partition("-")
+    try:
+        os.kill(int(pid), 0)
+        return abs(process_start_unix_ns.__wrapped__(int(pid)) - int(start)) < _START_ACCURACY_NS
+    except PermissionError:  # somebody else's process, which may be the one
+        return True
+    except (OSError, ValueError, OverflowError):
+        return False
 
 
 _current: Runtime | None = None
@@ -134,6 +172,7 @@ def build_settings(
     run_id: str | None = None,
     capture_content: bool | None = None,
     endpoint: str | None = None,
+    engine: str | None = None,
 ) -> Settings:
     """Read the settings of this process from arguments and ``os.environ``; raises as :func:`read_settings` does."""
     return read_settings(
@@ -144,11 +183,12 @@ def build_settings(
         run_id=run_id,
         capture_content=capture_content,
         endpoint=endpoint,
+        engine=engine,
     )
 
 
 def _first() -> Runtime:
-    from .provider import export_if_asked
+    from .provider import export_if_asked, link_if_asked
 
     settings = build_settings()
     # Children join this run. Nothing else of the environment changes on a start that nobody asked for. Of two threads
@@ -157,6 +197,8 @@ def _first() -> Runtime:
     settings = replace(settings, run_id=run_id) if RUN_ID.fullmatch(run_id) else settings
     # Before the runtime is there for all: a thread that starts meanwhile waits here for the export as well.
     export_if_asked(settings)
+    link_if_asked(settings)
+    remove_old_runs(settings)
     runtime = Runtime(settings)
     install(runtime)
     return runtime

@@ -14,6 +14,8 @@ from typing import Final
 from .diagnostics import COUNTS, warn_once
 from .heartbeat import Heartbeat
 
+ROTATE_BYTES: Final = 64 * 1024**2  # beyond this the process goes on in another file
+_MOST_TOUCHED: Final = 8  # of a process's files, the newest, whose open spans are kept in evidence
 RUNS: Final = "runs"  # folder of all runs below the root
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
 
@@ -24,10 +26,16 @@ def run_directory(root: Path, run_id: str) -> Path:
 
 
 class SpanFile:
-    """Appends records to ``path``, opened at the first record; a file that cannot be written costs records only."""
+    """Appends records to ``path``, opened at the first record; a file that cannot be written costs records only.
 
-    def __init__(self, path: Path) -> None:
+    After ``rotate_bytes`` the next record goes to ``<name>.1.jsonl``, and so on.
+    """
+
+    def __init__(self, path: Path, rotate_bytes: int = ROTATE_BYTES) -> None:
         self.path = path
+        self._rotate_bytes = rotate_bytes
+        self._paths = [path]
+        self._size = 0
         self.heartbeat = Heartbeat(self.touch)
         self._fd: int | None = None
         self._inode = (-1, -1)
@@ -48,16 +56,20 @@ class SpanFile:
         except OSError as error:
             self._lose(error.strerror or type(error).__name__)
             return False
+        self._size += written
         # A short write (the disk filled up) leaves half a line: the next record begins on a line of its own.
-        self._torn = written != len(data)
-        if self._torn:
+        self._torn = torn = written != len(data)
+        if torn:
             self._lose("the disk is full")
-        return not self._torn
+        if self._size >= self._rotate_bytes:
+            self._rotate()
+        return not torn
 
     def touch(self) -> None:
-        """Move the file's modification time to now; failing does not matter."""
-        with contextlib.suppress(OSError):
-            os.utime(self.path)
+        """Move the files' modification time to now; failing does not matter."""
+        for path in self._paths[-_MOST_TOUCHED:]:
+            with contextlib.suppress(OSError):
+                os.utime(path)
 
     def close(self) -> None:
         """Close the descriptor as soon as no span is open any more."""
@@ -101,6 +113,13 @@ class SpanFile:
         self._inode = (status.st_dev, status.st_ino)
         self._fd = fd
         return fd
+
+    def _rotate(self) -> None:
+        first = self._paths[0]
+        self.path = first.with_name(f"{first.stem}.{len(self._paths)}{first.suffix}")
+        self._paths.append(self.path)
+        self._size, self._torn = 0, False
+        self._release()
 
     def _release(self) -> None:
         fd, self._fd = self._fd, None

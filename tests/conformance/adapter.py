@@ -1,4 +1,4 @@
-"""What the conformance suite asks of a tool decorator, and kvtrace's own answer.
+"""What the conformance suite asks of a tool decorator, and kvtrace's own answers.
 
 To run the suite against another decorator, write a class with the methods of :class:`Adapter` in a file and name both:
 ``CONFORMANCE_ADAPTER=/path/to/file.py:ClassName pytest tests/conformance``.
@@ -13,8 +13,9 @@ from typing import Any, Protocol
 
 from opentelemetry import trace
 
-from kvtrace.tracer import traced_tool
+from kvtrace.tracer import agent, generation, traced_tool
 from kvtrace.tracer.testing import capture
+from kvtrace.tracer.wrapping import name_of
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,11 @@ class Adapter(Protocol):
     """A tool decorator under test."""
 
     def bare(self, function: Any) -> Any:
-        """Decorate as ``@tool``."""
+        """Decorate as the library's documentation does, which most cases use."""
+        ...
+
+    def without_parentheses(self, function: Any) -> Any:
+        """Decorate as ``@tool``, whatever the documentation says."""
         ...
 
     def with_parentheses(self, function: Any) -> Any:
@@ -64,6 +69,9 @@ class KvtraceAdapter:
     def bare(self, function: Any) -> Any:
         return traced_tool(function)
 
+    def without_parentheses(self, function: Any) -> Any:
+        return self.bare(function)
+
     def with_parentheses(self, function: Any) -> Any:
         return traced_tool()(function)
 
@@ -84,7 +92,7 @@ class KvtraceAdapter:
         starts = {r.span_id: r.attributes for r in self._captured.records if r.end_unix_ns is None}
         return [
             Span(
-                name=span.attributes["gen_ai.tool.name"],
+                name=span.name.partition(" ")[2],
                 span_id=span.span_id,
                 parent_id=span.parent_id,
                 start_unix_ns=span.start_unix_ns,
@@ -95,3 +103,24 @@ class KvtraceAdapter:
             )
             for span in self._captured.spans
         ]
+
+
+class AgentAdapter(KvtraceAdapter):
+    """kvtrace's ``agent`` as a decorator."""
+
+    def bare(self, function: Any) -> Any:
+        return agent(name_of(function))(function)
+
+    with_parentheses = bare
+
+
+class GenerationAdapter(KvtraceAdapter):
+    """kvtrace's ``generation`` as a decorator."""
+
+    def bare(self, function: Any) -> Any:
+        return generation(name_of(function))(function)
+
+    with_parentheses = bare
+
+
+OWN = (KvtraceAdapter, AgentAdapter, GenerationAdapter)

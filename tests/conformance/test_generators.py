@@ -37,9 +37,7 @@ async def echo_later() -> AsyncGenerator[Any, Any]:
 
 def test_span_lasts_until_the_last_step(adapter: Adapter, spans: Finished) -> None:
     generator = adapter.bare(echo)()
-    assert adapter.started() == 0
     next(generator)
-    assert adapter.started() == 1
     assert spans() == []
     with pytest.raises(StopIteration):
         generator.send(None)
@@ -235,7 +233,7 @@ def test_timeout_inside_an_async_generator_fires(adapter: Adapter, spans: Finish
 
     with pytest.raises(TimeoutError):
         asyncio.run(main())
-    assert spans()[0].attributes["error.type"] == "TimeoutError"
+    assert spans()[0].error
 
 
 def test_body_runs_in_the_task_of_its_consumer(adapter: Adapter, spans: Finished) -> None:

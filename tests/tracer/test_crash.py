@@ -1,17 +1,14 @@
 from __future__ import annotations
 
 import json
-import os
-import random
-import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvtrace.tracer.testing import Record, read_records
+from kvtrace.tracer.testing import read_records
+from tests.tracer.counting import open_and_ended, tools
 
 if TYPE_CHECKING:
     from tests.tracer.conftest import Program
@@ -32,23 +29,6 @@ with agent("worker", id=sys.argv[1]):
         step(i)
         i += 1
 """
-
-
-def open_and_ended(records: list[Record]) -> tuple[Counter[str], Counter[str]]:
-    starts = Counter(record.span_id for record in records if record.end_unix_ns is None)
-    ends = Counter(record.span_id for record in records if record.end_unix_ns is not None)
-    return starts, ends
-
-
-def wait_for(path: Path, text: str) -> None:
-    deadline = time.monotonic() + 60
-    while not path.exists() or text not in path.read_text():
-        assert time.monotonic() < deadline, f"{path} did not come to say {text!r}"
-        time.sleep(0.002)
-
-
-def tools(records: list[Record]) -> list[Record]:
-    return [record for record in records if record.name.startswith("execute_tool")]
 
 
 def test_kill_inside_a_tool_leaves_its_start(tmp_path: Path, child_environment: dict[str, str]) -> None:
@@ -108,53 +88,56 @@ with agent("a"):
     assert len(read_records(tmp_path)) == 2
 
 
-def test_200_processes_killed_at_random_lose_no_start(tmp_path: Path, child_environment: dict[str, str]) -> None:
-    chance = random.Random(7)
-    script = tmp_path / "loop.py"
-    script.write_text(LOOP)
-    # One import for all: a zygote forks the 200, so that what is measured is records, not start-up time.
-    zygote = f"""
-import os, sys
+# One import for all: a zygote forks the 1,000, so that what is measured is records, not start-up time.
+ZYGOTE = """
+import gc, os, random, signal, sys, time
 import kvtrace.tracer.agents, kvtrace.tracer.decorators
-source = compile(open({str(script)!r}).read(), "loop", "exec")
-for line in sys.stdin:
-    name = line.strip()
+gc.freeze()
+folder, source = sys.argv[1], compile(sys.argv[2], "loop", "exec")
+chance = random.Random(7)
+
+def start(name):
     pid = os.fork()
     if pid == 0:
-        os.dup2(os.open(os.path.join({str(tmp_path)!r}, name + ".out"), os.O_CREAT | os.O_WRONLY, 0o600), 1)
+        os.dup2(os.open(os.path.join(folder, name + ".out"), os.O_CREAT | os.O_WRONLY, 0o600), 1)
         sys.argv = ["loop", name]
-        exec(source, {{}})
-    print(pid, flush=True)
-while True:
+        exec(source, {})
+    return pid
+
+def has_called(name):
     try:
-        os.wait()
-    except ChildProcessError:
-        break
+        return os.path.getsize(os.path.join(folder, name + ".out")) > len("up\\n")
+    except OSError:
+        return False
+
+for batch in range(250):
+    names = [str(batch * 4 + n) for n in range(4)]
+    pids = [start(name) for name in names]
+    for n, (name, pid) in enumerate(zip(names, pids)):
+        # Half of them die anywhere, start-up included; half among their calls.
+        while n % 2 and not has_called(name):
+            time.sleep(0.0005)
+        time.sleep(chance.uniform(0.0, 0.005))
+        os.kill(pid, signal.SIGKILL)
+    for pid in pids:
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 """
-    with subprocess.Popen(
-        [sys.executable, "-c", zygote], env=child_environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as parent:
-        assert parent.stdin is not None
-        assert parent.stdout is not None
-        for batch in range(20):
-            pids = []
-            for n in range(10):
-                parent.stdin.write(f"{batch * 10 + n}\n")
-                parent.stdin.flush()
-                pids.append(int(parent.stdout.readline()))
-            for n, pid in enumerate(pids):
-                if n % 2:  # half of them die anywhere, start-up included; half among their calls
-                    wait_for(tmp_path / f"{batch * 10 + n}.out", "0\n")
-                time.sleep(chance.uniform(0.0, 0.02))
-                os.kill(pid, signal.SIGKILL)
-        parent.stdin.close()
+
+
+def test_1000_processes_killed_at_random_lose_no_start(tmp_path: Path, child_environment: dict[str, str]) -> None:
+    subprocess.run(
+        [sys.executable, "-c", ZYGOTE, str(tmp_path), LOOP],
+        env=child_environment | {"KVTRACE_RUN": "killed"},
+        check=True,
+        timeout=240,
+    )
     records = tools(read_records(tmp_path))
     starts, ends = open_and_ended(records)
     entered = {path.stem: path.read_text().splitlines() for path in tmp_path.glob("*.out")}
-    assert len(entered) >= 100
+    assert len(entered) >= 500
     by_agent = Counter(record.attributes["kvtrace.agent.id"] for record in records if record.end_unix_ns is None)
     ended_by_agent = Counter(record.attributes["kvtrace.agent.id"] for record in records if record.end_unix_ns)
-    assert len(by_agent) >= 100
+    assert len(by_agent) >= 500
     assert set(by_agent) <= set(entered)
     for name, lines in entered.items():
         calls = sum(line.isdigit() for line in lines)

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -204,3 +205,47 @@ def test_span_across_two_recordings_ends_in_the_first() -> None:
             assert other.records == []
         assert len(captured.spans) == 1
         assert read_records(captured.directory) == captured.records
+
+
+@pytest.mark.parametrize("wrong", [int, 3, None])
+def test_what_cannot_be_traced_is_refused(wrong: object) -> None:
+    if wrong is None:
+        with pytest.raises(TypeError, match="cannot trace"):
+            traced_tool()(wrong)  # type: ignore[call-overload]
+    else:
+        with pytest.raises(TypeError, match="cannot trace"):
+            traced_tool(wrong)  # type: ignore[call-overload]
+
+
+def test_cancelled_and_closed_calls_say_so(captured: Captured) -> None:
+    @traced_tool
+    async def wait() -> None:
+        await asyncio.sleep(5)
+
+    @traced_tool
+    def steps() -> Generator[int, None, None]:
+        yield 1
+
+    async def main() -> None:
+        task = asyncio.create_task(wait())
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())
+    generator = steps()
+    next(generator)
+    generator.close()
+    assert [span.attributes["kvtrace.outcome"] for span in captured.spans] == ["cancelled", "closed"]
+
+
+def test_disabled_tracing_keeps_the_users_exception() -> None:
+    error = ValueError("mine")
+
+    def fail() -> None:
+        raise error
+
+    with capture(disabled=True), pytest.raises(ValueError, match="mine") as raised:
+        traced_tool(fail)()
+    assert raised.value is error
+    assert raised.value.__context__ is None

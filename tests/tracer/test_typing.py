@@ -1,79 +1,70 @@
-"""What type checkers see: the decorators keep the types of what they decorate. mypy reads this file as well."""
+"""The types in ``tests/typing/api.py`` as a second checker sees them; mypy reads that file with all others."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import assert_type
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
-from kvtrace.tracer import Agent, Generation, agent, generation, human_wait, traced_tool
-from kvtrace.tracer.testing import Captured
+import pytest
 
-
-@traced_tool
-def bare(x: int, *, y: str = "") -> float:
-    return x
-
-
-@traced_tool(name="other")
-def with_options(x: int) -> str:
-    return str(x)
-
+TESTS = Path(__file__).parents[1]
+MISUSE = """
+from kvtrace.tracer import agent, traced_tool
 
 @traced_tool
-async def later(x: int) -> str:
-    return str(x)
-
-
-@traced_tool
-def steps(n: int) -> Iterator[int]:
-    yield n
-
+def tool(x: int) -> str: return str(x)
 
 @agent("a")
-async def stream(n: int) -> AsyncIterator[int]:
-    yield n
+async def run(task: str) -> int: return 1
+
+tool("no")
+tool()
+number: int = tool(1)
+run(3)
+traced_tool(3)
+"""
+
+needs_pyright = pytest.mark.skipif(
+    importlib.util.find_spec("pyright") is None, reason="pyright is not installed (pip install pyright; it needs node)"
+)
 
 
-class Tools:
-    @traced_tool
-    def method(self, x: int) -> str:
-        return str(x)
-
-    @traced_tool
-    @staticmethod
-    def outside_static(x: int) -> str:
-        return str(x)
-
-    @staticmethod
-    @traced_tool
-    def inside_static(x: int) -> str:
-        return str(x)
-
-    @traced_tool()
-    @classmethod
-    def outside_class(cls, x: int) -> str:
-        return str(x)
-
-
-async def uses() -> None:
-    assert_type(await later(1), str)
-    async for item in stream(1):
-        assert_type(item, int)
+def pyright(file: Path, folder: Path) -> list[dict[str, Any]]:
+    config = {
+        "typeCheckingMode": "strict",
+        "pythonVersion": "3.11",
+        "extraPaths": [str(TESTS / "mypy_path")],
+        "reportUnusedFunction": False,
+    }
+    (folder / "pyrightconfig.json").write_text(json.dumps(config))
+    done = subprocess.run(
+        [sys.executable, "-m", "pyright", "--outputjson", "-p", str(folder / "pyrightconfig.json"), str(file)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        env=os.environ | {"PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"},
+    )
+    if not done.stdout.lstrip().startswith("{"):
+        pytest.skip(f"pyright cannot be run here: {(done.stderr or done.stdout).strip().splitlines()[-1:]}")
+    return [found for found in json.loads(done.stdout)["generalDiagnostics"] if found["severity"] == "error"]
 
 
-def test_decorated_functions_keep_their_types(captured: Captured) -> None:
-    assert_type(bare(1, y="z"), float)
-    assert_type(with_options(1), str)
-    assert_type(list(steps(1)), list[int])
-    assert_type(Tools().method(1), str)
-    assert_type(Tools.outside_static(1), str)
-    assert_type(Tools.inside_static(1), str)
-    assert_type(Tools.outside_class(1), str)
-    bare("no")  # type: ignore[arg-type]
-    callback: Callable[[int], str] = with_options
-    with agent("a") as me, generation("m") as call, human_wait() as nothing:
-        assert_type(me, Agent)
-        assert_type(call, Generation)
-        assert_type(nothing, None)
-        assert callback(2) == "2"
-    assert len(captured.spans) == 12
+@needs_pyright
+def test_public_names_have_exact_types_in_pyright(tmp_path: Path) -> None:
+    api = tmp_path / "api.py"
+    api.write_text((TESTS / "typing" / "api.py").read_text())
+    assert [(found["range"]["start"]["line"], found["message"]) for found in pyright(api, tmp_path)] == []
+
+
+@needs_pyright
+def test_misuse_is_seen_by_pyright(tmp_path: Path) -> None:
+    file = tmp_path / "misuse.py"
+    file.write_text(MISUSE)
+    lines = {found["range"]["start"]["line"] + 1 for found in pyright(file, tmp_path)}
+    assert lines >= {10, 11, 12, 13, 14}

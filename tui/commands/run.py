@@ -83,7 +83,7 @@ def run_child(arguments: tuple[str, ...], environment: Mapping[str, str]) -> int
 
 
 def _start(
-    arguments: tuple[str, ...], environment: Mapping[str, str], mask: set[signal.Signals]
+    arguments: tuple[str, ...], environment: Mapping[str, str], mask: set[int | signal.Signals]
 ) -> subprocess.Popen[bytes] | int:
     sys.stdout.flush()
     try:
