@@ -155,17 +155,24 @@ class Engine:
 
         Raises:
             TimeoutError: some still are after ``timeout`` seconds.
+            RuntimeError: an event listener called it: the engine's thread cannot wait for itself.
         """
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("an event listener cannot wait for the engine's requests: call drain() elsewhere")
         with self._changed:
             if not self._changed.wait_for(lambda: not self._open, timeout):
                 raise TimeoutError(f"{len(self._open)} requests are still open after {timeout} s")
 
     def close(self) -> None:
-        """End the engine's threads; open requests end with :class:`EngineStopped`. Closing again does nothing."""
+        """End the engine's threads; open requests end with :class:`EngineStopped`. Closing again does nothing.
+
+        Waits for the step under way, except in an event listener, which is part of it.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        self._thread.join()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
 
     # In the caller's thread
 
@@ -213,7 +220,7 @@ class Engine:
                 self._publish(force=bool(result.finished) or not result.progressed)
                 self._deliver(result)
                 idle = not result.progressed
-        except Exception as error:
+        except BaseException as error:
             _log.exception("the engine's loop failed")
             reason = EngineStopped(f"the engine failed ({type(error).__name__}: {error}); start another one")
         finally:
@@ -287,7 +294,7 @@ class Engine:
         for listener in self._listeners:
             try:
                 listener(event)
-            except Exception:
+            except BaseException:  # sys.exit() in a listener must not end everybody's requests either
                 if id(listener) not in self._failed_listeners:
                     self._failed_listeners.add(id(listener))
                     _log.exception("an event listener failed; it is called again, but this is not said again")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -33,7 +34,7 @@ class EngineConfig:
         step_tokens: most tokens one forward step computes (prefill chunks and decodes together).
         context_tokens: longest prompt plus output that a request may ask for.
         queue_requests: most requests that wait; one more is refused.
-        policy: what happens to a waiting agent's KV.
+        policy: what happens to a waiting agent's KV; its plain name will do.
         signal_ttl_s: a tool start whose end never came is forgotten after this many seconds.
         seed: seed of requests that name none.
 
@@ -53,6 +54,9 @@ class EngineConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.policy not in list(PolicyMode):
+            raise ConfigError(f"policy is {self.policy!r}; give one of {', '.join(PolicyMode)}")
+        object.__setattr__(self, "policy", PolicyMode(self.policy))
         least = {
             "device_blocks": 1,
             "host_blocks": 0,
@@ -70,5 +74,5 @@ class EngineConfig:
                 f"step_tokens is {self.step_tokens} but slots is {self.slots}: every decoding sequence needs one token "
                 f"of each step; raise step_tokens to at least {self.slots}"
             )
-        if self.signal_ttl_s <= 0:
-            raise ConfigError(f"signal_ttl_s is {self.signal_ttl_s}; give seconds above 0")
+        if not 0 < self.signal_ttl_s < math.inf:
+            raise ConfigError(f"signal_ttl_s is {self.signal_ttl_s}; give seconds above 0, and finite")

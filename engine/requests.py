@@ -103,6 +103,8 @@ class Requests:
                 self._requeue(sequence)
             elif not sequence.waits:
                 self._run(sequence, now_ns)
+            else:
+                continue
             self._show_activity(sequence.agent, now_ns)
 
     def preempt(self, sequence: Sequence, now_ns: int) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from .batch import Chunk
 from .sequence import Sampling
+
+LEAST_TEMPERATURE: Final = 1e-5
+"""Below this a draw is the most likely token in any case, and dividing by it would leave float32's range."""
 
 
 def sample(logits: Tensor, chunks: Sequence[Chunk]) -> list[int]:
@@ -24,7 +28,7 @@ def sample(logits: Tensor, chunks: Sequence[Chunk]) -> list[int]:
     """
     chosen = logits.argmax(dim=-1)
     for row, chunk in enumerate(chunks):
-        if chunk.sampling.temperature > 0:
+        if chunk.sampling.temperature >= LEAST_TEMPERATURE:
             chosen[row] = _draw(logits[row], chunk.sampling, _uniform(chunk.seed, chunk.generated))
     # One read-back for the whole batch: on a GPU each one waits for the device.
     return [int(token) for token in chosen.tolist()]
@@ -45,7 +49,9 @@ def _draw(logits: Tensor, sampling: Sampling, uniform: float) -> Tensor:
     cumulative = probabilities.cumsum(dim=-1)
     # Strictly below the total, so that rounding never picks a token of probability zero.
     point = torch.clamp(cumulative[-1] * uniform, max=torch.nextafter(cumulative[-1], cumulative.new_zeros(())))
-    return tokens[torch.searchsorted(cumulative, point, right=True)]
+    # Logits that are not numbers find no place; they must not fail the step of everybody else.
+    place = torch.searchsorted(cumulative, point, right=True).clamp(max=len(tokens) - 1)
+    return tokens[place]
 
 
 def _uniform(seed: int, generated: int) -> float:

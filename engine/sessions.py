@@ -2,12 +2,12 @@
 
 An agent is blocked while its set of open tool calls is not empty. A call opens when its start arrives, or when the
 engine itself saw a turn end in it; it closes when its end arrives, when a request of its agent arrives, or when
-nobody has heard of its end for ``ttl_ns``. Signals may come late, twice, in the wrong order or for nobody.
+nobody has heard of its end for ``ttl_ns``. Signals may come late, twice, in the wrong order, for nobody, or without end.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -21,8 +21,11 @@ from .records import AgentState
 _REMEMBERED: Final = 4096
 """How many ended calls and handed-out call ids are remembered for signals that come late."""
 
-_ANNOUNCED: Final = "call id"
-"""Stands in for the trace id of a call that the engine knows only from a turn's end."""
+MOST_OPEN: Final = 65536
+"""Most calls of all agents that are open at once; one more closes the one that was heard of first."""
+
+_ANNOUNCED: Final = "call id of "
+"""Stands, with the agent, in for the trace id of a call that the engine knows only from a turn's end."""
 
 CallKey = tuple[str, str]
 
@@ -37,23 +40,18 @@ class Transition:
 
 
 @dataclass(slots=True)
-class OpenCall:
-    """A tool call that has not ended; ``heard_ns`` is when its start arrived."""
-
-    tool: str | None
-    heard_ns: int
-
-
-@dataclass(slots=True)
 class Session:
-    """One agent. ``activity`` is what its requests do (``None``: it has none), ``turn_over`` that it answered."""
+    """One agent. ``activity`` is what its requests do (``None``: it has none), ``turn_over`` that it answered.
+
+    ``open`` has the tools of the calls that have not ended, ``tool`` is the newest of them or else the last that was.
+    """
 
     agent: str
     born_ns: int
     state: AgentState = AgentState.IDLE
     since_ns: int = 0
     spent_ns: dict[AgentState, int] = field(default_factory=dict)
-    open: dict[CallKey, OpenCall] = field(default_factory=dict)
+    open: dict[CallKey, str | None] = field(default_factory=dict)
     tool: str | None = None
     activity: AgentState | None = None
     turn_over: bool = False
@@ -99,9 +97,9 @@ class Sessions:
         self.unmatched = 0
         self._ttl_ns = ttl_ns
         self._limit = limit
-        self._ended: OrderedDict[CallKey, None] = OrderedDict()
+        self._ended: OrderedDict[CallKey, int] = OrderedDict()
         self._call_agents: OrderedDict[str, str] = OrderedDict()
-        self._heard: deque[tuple[int, str, CallKey]] = deque()
+        self._heard: OrderedDict[tuple[str, CallKey], int] = OrderedDict()
 
     def request(self, agent: str, now_ns: int) -> Transition | None:
         """A request of ``agent`` arrived: whatever it waited for is over."""
@@ -112,7 +110,8 @@ class Sessions:
         session.request_ns = now_ns
         session.turn_over = False
         returned = session.blocked
-        session.open.clear()
+        for key in tuple(session.open):
+            self._forget(session, key)
         session.refresh(now_ns)
         return Transition(agent, Moment.RETURNED, session.tool) if returned else None
 
@@ -125,7 +124,10 @@ class Sessions:
         session.turn_over = not calls and not session.open
         started = None
         for call, tool in calls.items():
-            started = self._open(session, (_ANNOUNCED, call), tool, now_ns) or started
+            key = _announced(agent, call)
+            # Its own signals may have been faster.
+            if self._ended.get(key, -1) < session.request_ns:
+                started = self._open(session, key, tool, now_ns) or started
         session.refresh(now_ns)
         return started
 
@@ -152,13 +154,12 @@ class Sessions:
     def expire(self, now_ns: int) -> list[Transition]:
         """Close the calls whose end is overdue; the agents that are not blocked any more."""
         expired = []
-        while self._heard and now_ns - self._heard[0][0] > self._ttl_ns:
-            heard_ns, agent, key = self._heard.popleft()
-            session = self.agents.get(agent)
-            call = session.open.get(key) if session is not None else None
-            if session is None or call is None or call.heard_ns != heard_ns:
-                continue
-            self._close(session, key)
+        while self._heard:
+            (agent, key), heard_ns = next(iter(self._heard.items()))
+            if now_ns - heard_ns <= self._ttl_ns and len(self._heard) <= MOST_OPEN:
+                break
+            session = self.agents[agent]
+            self._close(session, key, now_ns)
             session.refresh(now_ns)
             if not session.open:
                 expired.append(Transition(agent, Moment.EXPIRED, session.tool))
@@ -193,30 +194,43 @@ class Sessions:
         was_blocked = session.blocked
         if signal.time_unix_ns >= session.request_ns:
             self._unannounce(session, signal.call_id)
-        self._close(session, (signal.trace_id, signal.span_id))
+            if signal.call_id is not None:
+                self._close(session, _announced(session.agent, signal.call_id), signal.time_unix_ns)
+        self._close(session, (signal.trace_id, signal.span_id), signal.time_unix_ns)
         ended = was_blocked and not session.blocked
         return Transition(session.agent, Moment.RETURNED, signal.tool) if ended else None
 
     def _open(self, session: Session, key: CallKey, tool: str | None, now_ns: int) -> Transition | None:
         was_blocked = session.blocked
-        session.open[key] = OpenCall(tool, now_ns)
-        self._heard.append((now_ns, session.agent, key))
+        session.open[key] = tool
+        self._heard[session.agent, key] = now_ns
+        self._heard.move_to_end((session.agent, key))
         session.tool = tool
         session.turn_over = False
         return None if was_blocked else Transition(session.agent, Moment.TOOL_STARTED, tool)
 
-    def _close(self, session: Session, key: CallKey) -> None:
-        session.open.pop(key, None)
-        self._ended[key] = None
+    def _close(self, session: Session, key: CallKey, ended_ns: int) -> None:
+        self._forget(session, key)
+        self._ended[key] = ended_ns
         _trim(self._ended)
+
+    def _forget(self, session: Session, key: CallKey) -> None:
+        session.open.pop(key, None)
+        self._heard.pop((session.agent, key), None)
+        if session.open:
+            session.tool = next(reversed(session.open.values()))
 
     def _unannounce(self, session: Session, call_id: str | None) -> None:
         """A call's own signal takes over from its announcement; one without a call id stands for all announced."""
-        announced = [key for key in session.open if key[0] == _ANNOUNCED and call_id in (None, key[1])]
-        for key in announced:
-            del session.open[key]
+        group, _ = _announced(session.agent, "")
+        for key in [key for key in session.open if key[0] == group and call_id in (None, key[1])]:
+            self._forget(session, key)
 
 
-def _trim(memory: OrderedDict[CallKey, None] | OrderedDict[str, str]) -> None:
+def _announced(agent: str, call_id: str) -> CallKey:
+    return (_ANNOUNCED + agent, call_id)
+
+
+def _trim(memory: OrderedDict[CallKey, int] | OrderedDict[str, str]) -> None:
     while len(memory) > _REMEMBERED:
         memory.popitem(last=False)

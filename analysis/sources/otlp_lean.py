@@ -122,7 +122,12 @@ class LeanReader:
             return None
         if not (0 < start <= MAX_NS and (end is None or 0 < end <= MAX_NS) and self._has_plain_ids(span)):
             return None
-        shape: list[Any] = [span.name, not span.parentSpanId, end is None, span.status is not None and has_failed(span.status)]
+        shape: list[Any] = [
+            span.name,
+            not span.parentSpanId,
+            end is None,
+            span.status is not None and has_failed(span.status),
+        ]
         values: list[Any] = [span.traceId, span.spanId, span.parentSpanId, start, end]
         for attribute in span.attributes:
             role = _ROLES.get(attribute.key)

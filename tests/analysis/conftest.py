@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,12 @@ import pytest
 from kvtrace.tracer.attributes import ENV_CACHE
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    pytest.MonkeyPatch().setenv(ENV_CACHE, str(tmp_path_factory.mktemp("cache")))
+@pytest.fixture(autouse=True, scope="module")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    # Given back after each module: the engine's tests find their converted model through the same variable.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(ENV_CACHE, str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture

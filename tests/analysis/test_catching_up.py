@@ -25,7 +25,8 @@ def decide(
     os.utime(path, ns=(5, 5))
     plan = todo(str(path), path.stat(), known, {"p.parquet"}, lambda _: same)
     assert plan.piece is None or plan.piece == Piece(str(path), plan.piece.begin, size)
-    return [each.part.end for each in plan.kept], plan.piece and (plan.piece.begin, plan.piece.end)
+    read = None if plan.piece is None else (plan.piece.begin, plan.piece.end)
+    return [each.part.end for each in plan.kept], read
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,19 @@ GOOD: dict[str, Any] = {"device_blocks": 4, "host_blocks": 0}
         ("context_tokens", 1),
         ("queue_requests", 0),
         ("signal_ttl_s", 0.0),
+        ("signal_ttl_s", float("nan")),
+        ("signal_ttl_s", float("inf")),
     ],
 )
 def test_bad_value_is_refused_by_name(field: str, value: float) -> None:
     with pytest.raises(ConfigError, match=f"{field} is {value}"):
         EngineConfig(**{**GOOD, field: value})
+
+
+def test_policy_may_be_its_name() -> None:
+    assert EngineConfig(**GOOD, policy="eager").policy is PolicyMode.EAGER  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="policy is 'sometimes'; give one of keep, recompute, eager, swap"):
+        EngineConfig(**GOOD, policy="sometimes")  # type: ignore[arg-type]
 
 
 def test_only_eager_and_swap_use_the_host() -> None:

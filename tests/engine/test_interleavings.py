@@ -32,10 +32,14 @@ class Agent:
     def collect(self) -> None:
         """Take a finished answer into the context."""
         if self.request is not None and self.request.finish_reason is not None:
-            if self.request.finish_reason != "abort":
-                check_answer(self.request)
+            check_end(self.request)
             self.context = list(self.request.tokens)
             self.request = None
+
+
+def check_end(request: Sequence) -> None:
+    if request.finish_reason not in ("abort", "error"):
+        check_answer(request)
 
 
 class Interleavings(RuleBasedStateMachine):
@@ -65,6 +69,7 @@ class Interleavings(RuleBasedStateMachine):
         self.world = World(policy, device_blocks, host_blocks, slots, step_tokens, seed, most_delay, failures)
         self.agents = {name: Agent(name, SYSTEM + tokens(index, index)) for index, name in enumerate(AGENTS)}
         self.most = device_blocks * 16
+        self.branches: list[Sequence] = []
 
     @rule(name=st.sampled_from(AGENTS), grow=st.integers(0, 40), max_tokens=st.integers(1, 40))
     def submit(self, name: str, grow: int, max_tokens: int) -> None:
@@ -86,6 +91,17 @@ class Interleavings(RuleBasedStateMachine):
         if agent.request is None:
             agent.context = SYSTEM[:length]
             agent.request = self.world.submit(name, agent.context, max_tokens=3)
+
+    @rule(name=st.sampled_from(AGENTS), keep=st.integers(1, 90), grow=st.integers(0, 20), copies=st.integers(1, 3))
+    def branch(self, name: str, keep: int, grow: int, copies: int) -> None:
+        """The same agent asks besides, once or as several samples, from some earlier point of its history."""
+        context = self.agents[name].context[:keep] + tokens(grow, keep)
+        if len(context) + 8 <= self.most:
+            self.branches += [self.world.submit(name, context, max_tokens=8) for _ in range(copies)]
+
+    @rule()
+    def break_a_step(self) -> None:
+        self.world.runner.fail = RuntimeError("device on fire")
 
     @rule(count=st.integers(1, 6))
     def step(self, count: int) -> None:
@@ -126,6 +142,8 @@ class Interleavings(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         self.world.run()
+        for branch in self.branches:
+            check_end(branch)
         for agent in self.agents.values():
             request = agent.request
             agent.collect()

@@ -37,6 +37,18 @@ def test_narrowest_filters_leave_the_likeliest(narrow: Sampling) -> None:
     assert set(_draws(logits, narrow, 50)) == {int(logits.argmax())}
 
 
+@pytest.mark.parametrize("temperature", [1e-40, 1e-46, 5e-324])
+def test_temperatures_beyond_float32_take_the_likeliest(temperature: float) -> None:
+    logits = _logits(2, rows=2)
+    assert sample(logits, [_chunk(Sampling(temperature=temperature)), _chunk(Sampling())]) == logits.argmax(-1).tolist()
+
+
+def test_logits_that_are_no_numbers_leave_other_rows_alone() -> None:
+    logits = torch.cat([torch.full((1, 50), float("nan")), _logits(2)])
+    _, right = sample(logits, [_chunk(Sampling(temperature=1.0)), _chunk(Sampling())])
+    assert right == int(logits[1].argmax())
+
+
 def test_frequencies_follow_the_softmax() -> None:
     logits = torch.tensor([[0.0, 1.0, 2.0, -1.0]])
     draws = _draws(logits, Sampling(temperature=1.5), 4000)

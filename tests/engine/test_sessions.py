@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import pytest
+
+from kvtrace.engine import sessions as module
 from kvtrace.engine.policy import Moment
 from kvtrace.engine.records import AgentState
 from kvtrace.engine.sessions import Sessions, Transition
@@ -145,3 +148,62 @@ def test_announced_call_blocks_once_and_is_named() -> None:
     assert known.agents["a"].tool == "grep"
     assert list(known.agents["a"].open) != []
     assert known.apply(end("1", 112, call_id="x"), 112) == Transition("a", Moment.RETURNED, "grep")
+
+
+def test_call_that_ended_before_its_announcement_stays_closed() -> None:
+    known = sessions()
+    known.apply(start("1", 110, call_id="x"), 110)
+    known.apply(end("1", 111, call_id="x"), 111)
+    assert known.turn_ended("a", {"x": "grep"}, 112) is None
+    assert not known.agents["a"].blocked
+
+
+def test_end_alone_closes_a_call_announced_later() -> None:
+    known = sessions()
+    known.apply(end("1", 111, call_id="x"), 111)
+    assert known.turn_ended("a", {"x": "grep"}, 112) is None
+
+
+def test_call_ids_may_repeat_from_turn_to_turn() -> None:
+    known = sessions()
+    known.apply(end("1", 111, call_id="x"), 111)
+    known.request("a", 120)
+    assert known.turn_ended("a", {"x": "grep"}, 130) == Transition("a", Moment.TOOL_STARTED, "grep")
+
+
+def test_end_of_another_agents_call_id_closes_nothing() -> None:
+    known = sessions()
+    known.request("b", 100)
+    known.apply(end("1", 111, agent="b", call_id="x"), 111)
+    assert known.turn_ended("a", {"x": "grep"}, 112) == Transition("a", Moment.TOOL_STARTED, "grep")
+
+
+def test_tool_shown_is_one_that_still_runs() -> None:
+    known = sessions()
+    known.apply(start("1", 110), 110)
+    known.apply(ToolStarted("trace", "2", 111, "pytest", "a"), 111)
+    assert known.agents["a"].tool == "pytest"
+    known.apply(end("2", 112), 112)
+    assert known.agents["a"].tool == "grep"
+
+
+def test_ended_calls_leave_nothing_to_expire() -> None:
+    known = Sessions(10**12)
+    known.request("a", 0)
+    for number in range(50):
+        known.apply(start(f"s{number}", number), number)
+        known.apply(end(f"s{number}", number), number)
+        known.apply(start(f"r{number}", number), number)
+        known.request("a", number)
+    assert not known._heard
+
+
+def test_calls_beyond_the_limit_close_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_OPEN", 3)
+    known = sessions()
+    known.request("b", 100)
+    known.apply(start("0", 110, agent="b"), 110)
+    for number in range(1, 5):
+        known.apply(start(str(number), 110), 110)
+    assert known.expire(111) == [Transition("b", Moment.EXPIRED, "grep")]
+    assert list(known.agents["a"].open) == [("trace", str(number)) for number in (2, 3, 4)]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kvtrace.engine.records import EngineEvent, EventKind
-from kvtrace.tui.demo.console import PipedConsole
+from kvtrace.tui.console import PipedConsole
 from kvtrace.tui.demo.script import write_scripts
 from kvtrace.tui.demo.tools import TOOLS, stop_tools
 from kvtrace.tui.demo.view import EventLines

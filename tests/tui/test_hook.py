@@ -24,6 +24,8 @@ from kvtrace.tracer.receive_server import SignalServer
 from kvtrace.tracer.signals import Signal, ToolEnded, ToolStarted
 from kvtrace.tracer.testing import Record, read_records
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 SECOND = 1_000_000_000
 BEGIN = 1_700_000_000 * SECOND
 SESSION = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9"

@@ -14,6 +14,8 @@ from kvtrace.analysis.testing import otlp_span, write_otlp
 from kvtrace.engine.config import PolicyMode
 from kvtrace.tui.exits import ExitCode
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 ARTICLE = ("--bytes-per-token", "147000", "--link-gbps", "50", "--prefill-tok-s", "962", "--weights-gb", "5")
 
 

@@ -19,6 +19,8 @@ AGENT = """
 import sys, time
 from kvtrace.tracer import agent, generation, traced_tool
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 @traced_tool
 def read_file(): time.sleep(0.001)
 

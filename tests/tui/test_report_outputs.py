@@ -5,6 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,8 @@ from kvtrace.analysis.sample import sample_spans
 from kvtrace.analysis.testing import write_otlp
 from kvtrace.tui.commands.report import command
 from kvtrace.tui.exits import CommandError, ExitCode
+
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture
@@ -71,3 +76,16 @@ def test_file_that_cannot_be_written_is_named(spans: Path, tmp_path: Path) -> No
     result = report(spans, "--html", tmp_path / "no" / "r.html")
     assert isinstance(result.exception, CommandError)
     assert str(result.exception) == f"{tmp_path / 'no' / 'r.html'} cannot be written: No such file or directory"
+
+
+def test_closed_pipe_ends_a_report_quietly(spans: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "kvtrace.tui", "report", str(spans), "--no-cache"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import time
 from dataclasses import asdict
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from kvtrace.engine.config import PolicyMode
     from kvtrace.engine.model import LoadedModel
     from kvtrace.engine.records import EngineEvent
+    from kvtrace.tracer.settings import Settings
 
     from ..demo.scene import SceneFacts
     from ..demo.script import AgentScript
@@ -48,14 +50,17 @@ def command(policy: str, agents: int, turns: int, seed: int, compare: bool, as_j
     Starts the engine in this process with a KV pool for about three agents, lets every agent generate and call real
     tools, and ends with the report of b. Needs no GPU. A seeded script, not the model, picks the tools.
     """
-    from rich.console import Console
+    from kvtrace import tracer
 
+    from ..console import PipedConsole
     from ..demo.script import write_scripts
 
-    talk = Console(stderr=True, highlight=False)
+    run = tracer.configure(service_name="kvtrace-demo")
+    _check_spans(run)
+    talk = PipedConsole(stderr=True, highlight=False)
     scripts = write_scripts(agents, turns, seed)
     model = _load(talk)
-    runs, report = _play_all(talk, model, scripts, policy, seed, compare)
+    runs, report = _play_all(talk, model, scripts, policy, seed, compare, run)
     if as_json:
         click.echo(json.dumps(_facts(model, runs, report, agents, turns, seed), indent=2))
     else:
@@ -77,17 +82,37 @@ def _load(talk: Console) -> LoadedModel:
     return model
 
 
+def _check_spans(run: Settings) -> None:
+    """Refuse before the agents work for minutes what would leave nothing to report after them."""
+    if run.disabled:
+        raise CommandError(
+            "KVTRACE_DISABLED is set, so no tool call would be recorded or move any KV; unset it for the demo",
+            ExitCode.NO_DATA,
+        )
+    there = next(folder for folder in (run.run_directory, *run.run_directory.parents) if os.access(folder, os.F_OK))
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        raise CommandError(f"no spans can be written into {there}; point KVTRACE_DIR at a folder of yours")
+
+
 def _play_all(
-    talk: Console, model: LoadedModel, scripts: tuple[AgentScript, ...], policy: str, seed: int, compare: bool
+    talk: Console,
+    model: LoadedModel,
+    scripts: tuple[AgentScript, ...],
+    policy: str,
+    seed: int,
+    compare: bool,
+    run: Settings,
 ) -> tuple[list[SceneFacts], Report]:
     """Play under the policy asked for, report its spans, then play under recompute for comparison."""
     from kvtrace import tracer
-    from kvtrace.analysis import build_report
+    from kvtrace.analysis import AnalysisError, build_report
     from kvtrace.engine.config import PolicyMode
 
-    run = tracer.configure(service_name="kvtrace-demo")
     runs = [_play(talk, model, scripts, PolicyMode(policy), seed)]
-    report = build_report([run.run_directory])
+    try:
+        report = build_report([run.run_directory])
+    except AnalysisError as problem:
+        raise CommandError(f"the agents are done, but their spans give no report: {problem}") from problem
     if compare and policy != PolicyMode.RECOMPUTE:
         # The second run's spans must not be taken for the newest run by a later `kvtrace report`.
         with tempfile.TemporaryDirectory(prefix="kvtrace-demo-") as folder:
@@ -157,13 +182,12 @@ def _facts(
 
 
 def _show(runs: list[SceneFacts], report: Report) -> None:
-    from rich.console import Console
-
     from kvtrace.analysis import render_terminal
 
+    from ..console import PipedConsole
     from ..demo.view import comparison, verdict
 
-    out = Console(highlight=False)
+    out = PipedConsole(highlight=False)
     out.print()
     render_terminal(report, out)
     out.print()

@@ -63,10 +63,10 @@ def command(paths: tuple[Path, ...], as_json: bool, **asked: Any) -> None:
 
     With a SOURCE (anything `kvtrace report` reads), also replay that work under each of the engine's policies.
     """
-    from rich.console import Console
-
     from kvtrace.analysis import AnalysisError, NoDataError
     from kvtrace.analysis.render.plan import render_plan, render_plan_json
+
+    from ..console import PipedConsole
 
     try:
         made = _plan(_request(Asked(**asked)), paths)
@@ -77,7 +77,7 @@ def command(paths: tuple[Path, ...], as_json: bool, **asked: Any) -> None:
     if as_json:
         click.echo(render_plan_json(made))
     else:
-        render_plan(made, Console())
+        render_plan(made, PipedConsole())
 
 
 def _plan(request: PlanRequest, paths: tuple[Path, ...]) -> Plan:

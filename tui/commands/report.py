@@ -120,16 +120,16 @@ class _Outputs:
         self._print(study)
 
     def _print(self, study: Study) -> None:
-        from rich.console import Console
-
         from kvtrace.analysis import render_json, render_terminal, write_csv
+
+        from ..console import PipedConsole
 
         if self.table:
             write_csv(study, self.table, sys.stdout)
         elif self.as_json:
             click.echo(render_json(study.report))
         else:
-            render_terminal(study.report, Console())
+            render_terminal(study.report, PipedConsole())
 
 
 def _check(paths: tuple[Path, ...], every_run: bool, versus: tuple[Path, ...], outputs: _Outputs) -> None:
@@ -175,12 +175,12 @@ def _open(stack: ExitStack, paths: tuple[Path, ...], every_run: bool, options: R
 
 
 def _compare(study: Study, other: Study, as_json: bool) -> None:
-    from rich.console import Console
-
     from kvtrace.analysis import compare, render_comparison, render_json
+
+    from ..console import PipedConsole
 
     comparison = compare(study.report, other.report)
     if as_json:
         click.echo(render_json(comparison))
     else:
-        render_comparison(comparison, Console())
+        render_comparison(comparison, PipedConsole())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from kvtrace.engine.config import EngineConfig, PolicyMode
@@ -14,7 +14,7 @@ from kvtrace.engine.records import AgentRecord, AgentState, EngineEvent, EventKi
 from kvtrace.tracer import agent, generation, subscribe, unsubscribe
 
 from .script import AgentScript
-from .tools import TOOLS
+from .tools import TOOLS, stop_tools
 
 if TYPE_CHECKING:
     from kvtrace.engine import Engine
@@ -27,6 +27,7 @@ AGENTS_IN_POOL: Final = 3
 SLOTS: Final = 4
 STEP_TOKENS: Final = 256
 WATCH_S: Final = 0.05
+LEAVE_S: Final = 0.02
 ANSWER_TIMEOUT_S: Final = 600.0
 
 TurnListener = Callable[[str, list[int]], None]
@@ -102,11 +103,12 @@ def play(
     from kvtrace.engine import Engine
 
     moves = {EventKind.PARK: 0, EventKind.RESTORE: 0}
+    names: dict[str, str] = {}
 
     def count(event: EngineEvent) -> None:
         if event.kind in moves:
             moves[event.kind] += 1
-        on_event(event)
+        on_event(replace(event, agent=names[event.agent]))
 
     started = time.monotonic()
     with Engine.start(model, config) as engine:
@@ -114,12 +116,12 @@ def play(
         subscribe(engine.signal)
         try:
             with ThreadPoolExecutor(len(scripts), thread_name_prefix="agent") as pool:
-                work = [pool.submit(_work, engine, model, script, on_turn) for script in scripts]
+                work = [pool.submit(_work, engine, model, script, names, on_turn) for script in scripts]
                 try:
                     whole = _watch(engine, work)
                 except BaseException:
-                    # Ends the other agents' requests: leaving the pool would else wait for their whole scripts.
-                    engine.close()
+                    # Leaving the pool would else wait for the other agents' whole scripts.
+                    _send_home(engine, work)
                     raise
         finally:
             unsubscribe(engine.signal)
@@ -148,37 +150,49 @@ def _watch(engine: Engine, work: list[Future[None]]) -> list[int]:
     return samples
 
 
+def _send_home(engine: Engine, work: list[Future[None]]) -> None:
+    """End the agents' requests and tools, until every agent has noticed."""
+    engine.close()
+    while wait(work, timeout=LEAVE_S).not_done:
+        stop_tools()
+
+
 def _is_whole(record: AgentRecord) -> bool:
     return record.state is not AgentState.HUMAN and 0 < record.context_tokens <= record.kept_tokens
 
 
-def _work(engine: Engine, model: LoadedModel, script: AgentScript, on_turn: TurnListener) -> None:
-    """One agent's life: generate, call the tool the script names, append its result, generate again."""
+def _work(
+    engine: Engine, model: LoadedModel, script: AgentScript, names: dict[str, str], on_turn: TurnListener
+) -> None:
+    """One agent's life: generate, call the tool the script names, append its result, generate again.
+
+    It notes its name under its id in ``names``; the id is of this run alone, since other runs have the same names.
+    """
     from kvtrace.engine.model import continue_chat, encode_chat
 
-    with agent(script.name, id=script.name):
+    with agent(script.name) as me:
+        names[me.id] = script.name
         tokens = encode_chat(model.tokenizer, script.messages())
         for number, step in enumerate(script.steps):
-            call_id = f"{script.name}/{number}"
-            answer = _answer(engine, model, script.name, tokens, {call_id: step.tool})
+            answer = _answer(engine, model, me.id, tokens, {f"{me.id}/{number}": step.tool})
             on_turn(script.name, answer)
             result = TOOLS[step.tool](step.argument)
             message = {"role": "user", "content": f"{step.tool} returned:\n{result}"}
             tokens = continue_chat(model.tokenizer, [*tokens, *answer], message)
-        on_turn(script.name, _answer(engine, model, script.name, tokens, {}))
+        on_turn(script.name, _answer(engine, model, me.id, tokens, {}))
 
 
-def _answer(engine: Engine, model: LoadedModel, name: str, tokens: list[int], calls: dict[str, str]) -> list[int]:
+def _answer(engine: Engine, model: LoadedModel, agent_id: str, tokens: list[int], calls: dict[str, str]) -> list[int]:
     """Generate one turn, which ends in ``calls`` (id to tool), and return its tokens."""
     from kvtrace.engine import Sampling
 
     with generation(model.model_id, provider="kvtrace") as span:
-        stream = engine.submit(name, tokens, Sampling(max_tokens=ANSWER_TOKENS))
+        stream = engine.submit(agent_id, tokens, Sampling(max_tokens=ANSWER_TOKENS))
         done = stream.result(timeout=ANSWER_TIMEOUT_S)
         usage = done.usage
         span.usage(input_tokens=usage.prompt_tokens, output_tokens=usage.output_tokens)
         span.queued(usage.wait_intervals_unix_ns)
         span.finish("tool_calls" if calls else done.finish_reason)
         span.tool_calls([(tool, call_id) for call_id, tool in calls.items()])
-        engine.turn_ended(name, calls)
+        engine.turn_ended(agent_id, calls)
     return list(done.tokens)

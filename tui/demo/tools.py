@@ -16,6 +16,9 @@ RESULT_CHARACTERS: Final = 160
 COMMAND_TIMEOUT_S: Final = 60
 
 
+_running: Final[set[subprocess.Popen[str]]] = set()
+
+
 @traced_tool
 def read_file(name: str) -> str:
     """The beginning of a source file."""
@@ -37,22 +40,36 @@ def grep(word: str) -> str:
 @traced_tool
 def shell(line: str) -> str:
     """The output of a short shell command (one of the script's own, never the model's)."""
-    done = subprocess.run(
-        ["/bin/sh", "-c", line],
-        cwd=SOURCE,
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_TIMEOUT_S,
-        check=False,
-    )
-    return done.stdout.strip()[:RESULT_CHARACTERS]
+    return _run(["/bin/sh", "-c", line]).strip()[:RESULT_CHARACTERS]
 
 
 @traced_tool
 def run_checks(seconds: str) -> str:
     """A slow command, waited for as one waits for a test suite."""
-    subprocess.run(["sleep", seconds], check=True, timeout=COMMAND_TIMEOUT_S)  # noqa: S607 (sleep is wherever PATH has it)
+    _run(["sleep", seconds])
     return f"all checks passed after {seconds} s"
+
+
+def stop_tools() -> None:
+    """Kill the commands that run now; their tools raise :class:`subprocess.CalledProcessError`."""
+    for process in tuple(_running):
+        process.kill()
+
+
+def _run(command: list[str]) -> str:
+    """What a command prints; it must end well, and in time."""
+    with subprocess.Popen(
+        command, cwd=SOURCE, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        _running.add(process)
+        try:
+            output, _ = process.communicate(timeout=COMMAND_TIMEOUT_S)
+        finally:
+            process.kill()
+            _running.discard(process)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return output
 
 
 TOOLS: Final[Mapping[str, Callable[[str], str]]] = {

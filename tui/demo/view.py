@@ -57,23 +57,25 @@ class EventLines:
         return line
 
 
+_ROWS: Final[tuple[tuple[str, Callable[[SceneFacts], str]], ...]] = (
+    ("agents whose whole KV exists, over time", lambda run: f"{run.agents_whole_mean:.1f}"),
+    ("… and at most", lambda run: count_text(run.agents_whole)),
+    ("copied to the host", lambda run: bytes_text(run.out_bytes)),
+    ("copied back", lambda run: bytes_text(run.in_bytes)),
+    ("tokens prefilled", lambda run: count_text(run.totals.prefilled_tokens)),
+    ("… of these for the second time", lambda run: count_text(run.totals.reprefilled_tokens)),
+    ("… which took, of all compute", lambda run: seconds_text(run.reprefill_s)),
+    ("wall clock", lambda run: seconds_text(run.wall_s)),
+)
+
+
 def comparison(runs: list[SceneFacts]) -> Table:
     """The runs side by side, a column each; the first is the policy that was asked for."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("measured in this run")
     for run in runs:
         table.add_column(run.policy, justify="right")
-    rows = (
-        ("agents whose whole KV exists, over time", lambda run: f"{run.agents_whole_mean:.1f}"),
-        ("… and at most", lambda run: count_text(run.agents_whole)),
-        ("copied to the host", lambda run: bytes_text(run.out_bytes)),
-        ("copied back", lambda run: bytes_text(run.in_bytes)),
-        ("tokens prefilled", lambda run: count_text(run.totals.prefilled_tokens)),
-        ("… of these for the second time", lambda run: count_text(run.totals.reprefilled_tokens)),
-        ("… which took, of all compute", lambda run: seconds_text(run.reprefill_s)),
-        ("wall clock", lambda run: seconds_text(run.wall_s)),
-    )
-    for name, value in rows:
+    for name, value in _ROWS:
         table.add_row(name, *(value(run) for run in runs))
     return table
 
