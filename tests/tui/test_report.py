@@ -15,11 +15,11 @@ import pytest
 from kvtrace.analysis.testing import otlp_span, write_otlp
 from kvtrace.tui.exits import ExitCode
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 AGENT = """
 import sys, time
 from kvtrace.tracer import agent, generation, traced_tool
-
-pytestmark = pytest.mark.usefixtures("own_cache")
 
 @traced_tool
 def read_file(): time.sleep(0.001)
