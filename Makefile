@@ -5,7 +5,10 @@
 #   make demo TORCH_INDEX=https://download.pytorch.org/whl/rocm7.1       AMD
 #   make demo TORCH_INDEX=https://download.pytorch.org/whl/cu130         NVIDIA
 # Where that index cannot be reached, pip's own configuration decides.
+#
+# JOBS is how many test processes run side by side.
 PYTHON ?= python3
+JOBS ?= 2
 VENV ?= .venv
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
@@ -21,7 +24,7 @@ demo: $(ENGINE)
 	$(BIN)/kvtrace demo
 
 test: $(DEV)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
 
 lint: $(DEV)
 	$(BIN)/ruff check .
