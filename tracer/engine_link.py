@@ -221,7 +221,7 @@ class EngineLink:
         warn_once(
             "engine",
             "kvtrace: the engine at %s does not take signals: %s. Tools run as ever; signals wait for it, %d at most, "
-            "and are counted beyond. Start it with `kvtrace serve`, or unset %s.",
+            "and are counted beyond. Start that engine, or unset %s.",
             self.address.url,
             reason,
             LIMIT,
