@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
+
+from machine import describe
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "decorators.json"
@@ -168,19 +169,6 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def machine() -> dict[str, Any]:
-    """Return what the figures depend on."""
-    model = next(
-        (line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name")), platform.machine()
-    )
-    return {"cpu": model, "cores": os.cpu_count(), "python": platform.python_version(), "system": platform.system()}
-
-
-def _cpuinfo() -> list[str]:
-    path = Path("/proc/cpuinfo")
-    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-
-
 _ENVIRONMENT = environment()
 
 
@@ -199,7 +187,7 @@ def main() -> None:
                 results[peer.title] = examine(peer, folder)
     ordered = {peer.title: results[peer.title] for peer in PEERS if peer.title in results}
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    document = {"schema_version": 1, "machine": machine(), "libraries": ordered}
+    document = {"schema_version": 1, "machine": describe(), "libraries": ordered}
     RESULTS.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     print(table(ordered))
 

@@ -1,8 +1,8 @@
 """How long a tool's start takes to reach another process: ``python benchmarks/signal_latency.py [--json]``.
 
 An agent calls a traced tool 100 times a second; a receiver in a process of its own (the standard library's HTTP server
-around ``kvtrace.tracer.Receiver``) notes when its handler has the signal. Measured is from just before the decorated
-call to the handler, on the monotonic clock that both processes share. Cases: the tool sleeps, and the tool computes in
+around ``kvtrace.tracer.Receiver``) notes when its handler is entered (delivery) and when it has decoded the signal.
+Measured is from just before the decorated call, on the monotonic clock that both processes share. Cases: the tool sleeps, and the tool computes in
 Python, when the sending thread must first get the interpreter lock. The first row is what the machine itself takes: a
 bare datagram from the calling thread to a thread of the other process, at the same rate. Beside them stands the tool's
 own time with the engine up, with none configured, and with one that hangs: the last two must be alike. stdout is a
@@ -24,8 +24,10 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any, Final
 
+from machine import describe
+
 from kvtrace.tracer import agent, configure, flush, traced_tool
-from kvtrace.tracer.receive_server import SignalServer
+from kvtrace.tracer.receive_server import SignalHandler, SignalServer
 from kvtrace.tracer.signals import Signal, ToolStarted
 
 PERIOD_S: Final = 0.01
@@ -35,21 +37,27 @@ SCHEMA_VERSION: Final = 1
 
 
 def receive() -> None:
-    """Be the receiver: print URL and datagram port, serve until stdin closes, print ``{call id: monotonic ns}``."""
-    arrived: dict[str, int] = {}
+    """Be the receiver: print URL and datagram port, serve until stdin closes, print ``{call id: [entered, decoded] ns}``."""
+    arrived: dict[str, tuple[int, int]] = {}
+    request = threading.local()
     datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     datagrams.bind(("127.0.0.1", 0))
 
     def listen() -> None:
         while True:
             call_id = datagrams.recv(100).decode()
-            arrived[call_id] = time.monotonic_ns()
+            arrived[call_id] = (time.monotonic_ns(), time.monotonic_ns())
 
     def note(signal: Signal) -> None:
         if isinstance(signal, ToolStarted) and signal.call_id is not None:
-            arrived[signal.call_id] = time.monotonic_ns()
+            arrived[signal.call_id] = (request.entered_ns, time.monotonic_ns())
 
-    with SignalServer(note) as server:
+    class NotingHandler(SignalHandler):
+        def do_POST(self) -> None:  # noqa: N802 - the name in the base class
+            request.entered_ns = time.monotonic_ns()
+            super().do_POST()
+
+    with SignalServer(note, handler=NotingHandler) as server:
         threading.Thread(target=listen, daemon=True).start()
         print(server.url, datagrams.getsockname()[1], flush=True)
         sys.stdin.read()
@@ -57,7 +65,7 @@ def receive() -> None:
 
 
 @contextmanager
-def receiver() -> Iterator[tuple[str, int, Callable[[], dict[str, int]]]]:
+def receiver() -> Iterator[tuple[str, int, Callable[[], dict[str, list[int]]]]]:
     """Run a receiver; its URL, its datagram port, and a function that ends it and returns what arrived."""
     process = subprocess.Popen(
         [sys.executable, __file__, "--receive"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -120,14 +128,14 @@ def delivery(name: str, tool: Callable[[], None], calls: int) -> dict[str, Any]:
         began, took = call_steadily(tool, calls)
         sent = flush(10)
         arrived = stop()
-    delays = delays_of(began, arrived)
-    lost = calls - len(delays)
+    entered, decoded = delays_of(began, arrived)
     return {
         "case": name,
         "calls": calls,
-        "lost": lost,
+        "lost": calls - len(entered),
         "flushed": sent,
-        **figures(delays, "delivery"),
+        **figures(entered, "delivery"),
+        **figures(decoded, "decoded"),
         **figures(took, "tool"),
     }
 
@@ -140,13 +148,14 @@ def datagrams(calls: int) -> dict[str, Any]:
             began[f"call-{number}"] = time.monotonic_ns()
             sender.sendto(f"call-{number}".encode(), ("127.0.0.1", port))
             time.sleep(PERIOD_S)
-        delays = delays_of(began, stop())
-    return {"case": "bare datagram", "calls": calls, "lost": calls - len(delays), **figures(delays, "delivery")}
+        entered, _ = delays_of(began, stop())
+    return {"case": "bare datagram", "calls": calls, "lost": calls - len(entered), **figures(entered, "delivery")}
 
 
-def delays_of(began: dict[str, int], arrived: dict[str, int]) -> list[int]:
-    """Return how long each call took to arrive, ns, without those of the warm-up."""
-    return [arrived[call] - began[call] for call in list(began)[WARM_UP:] if call in arrived]
+def delays_of(began: dict[str, int], arrived: dict[str, list[int]]) -> tuple[list[int], list[int]]:
+    """Return how long each call took to the handler and to the decoded signal, ns, without those of the warm-up."""
+    calls = [call for call in list(began)[WARM_UP:] if call in arrived]
+    return [arrived[call][0] - began[call] for call in calls], [arrived[call][1] - began[call] for call in calls]
 
 
 def undelivered(name: str, url: str, calls: int) -> dict[str, Any]:
@@ -184,9 +193,10 @@ def main() -> None:
         return
     rows = measure(options.calls)
     if options.json:
-        print(json.dumps({"schema_version": SCHEMA_VERSION, "calls_per_s": 1 / PERIOD_S, "cases": rows}, indent=2))
+        about = {"schema_version": SCHEMA_VERSION, "machine": describe("opentelemetry-sdk")}
+        print(json.dumps({**about, "calls_per_s": 1 / PERIOD_S, "cases": rows}, indent=2))
         return
-    keys = [f"{what}_{which}_ms" for what in ("delivery", "tool") for which in ("p50", "p99", "max")]
+    keys = [f"{what}_{which}_ms" for what in ("delivery", "decoded", "tool") for which in ("p50", "p99", "max")]
     print(f"{'ms':<26}" + "".join(f"{key.removesuffix('_ms').replace('_', ' '):>14}" for key in keys) + f"{'lost':>7}")
     for row in rows:
         print(f"{row['case']:<26}" + "".join(f"{row.get(key, ''):>14}" for key in keys) + f"{row.get('lost', ''):>7}")

@@ -20,7 +20,7 @@ from . import attributes as names
 from .diagnostics import COUNTS, internal_error, warn_once
 from .engine_address import EngineAddress, read_answer, read_key
 from .engine_backlog import LIMIT, Backlog
-from .otlp_proto import encode_request
+from .otlp_proto import Sender, encode_request
 from .runtime import SCOPE_NAME, package_version
 from .signals import Signal
 from .sinks import subscribe, unsubscribe
@@ -60,8 +60,8 @@ class EngineLink:
 
     def __init__(self, address: EngineAddress, service_name: str) -> None:
         self.address = address
-        self._resource = {names.SERVICE_NAME: service_name, names.TELEMETRY_SDK_NAME: "kvtrace"}
-        self._version = package_version()
+        resource = {names.SERVICE_NAME: service_name, names.TELEMETRY_SDK_NAME: "kvtrace"}
+        self._sender = Sender.of(resource, SCOPE_NAME, package_version())
         self._random = random.Random()  # noqa: S311 - spreads retries, and leaves the program's own generator alone
         self._connection: socket.socket | None = None
         self._head = b""
@@ -176,7 +176,7 @@ class EngineLink:
 
     def _send_all(self) -> None:
         while spans := self._backlog.first(_BATCH):
-            body = encode_request(spans, self._resource, SCOPE_NAME, self._version)
+            body = encode_request(spans, self._sender)
             try:
                 self._post(body)
             except RefusedError as error:

@@ -7,6 +7,7 @@ services, and of google.rpc's ``status.proto``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from . import attributes as names
@@ -85,13 +86,25 @@ def encode_attribute(field: int, key: str, value: str) -> bytes:
     return write_bytes(field, write_text(ATTRIBUTE_KEY, key) + write_bytes(ATTRIBUTE_VALUE, any_value))
 
 
-def encode_request(spans: Iterable[bytes], resource: Mapping[str, str], scope_name: str, scope_version: str) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who sends: a process's resource and scope, encoded once for all of its requests."""
+
+    resource: bytes
+    scope: bytes
+
+    @classmethod
+    def of(cls, resource: Mapping[str, str], scope_name: str, scope_version: str) -> Sender:
+        """Encode the resource's attributes and the scope."""
+        about = b"".join(encode_attribute(RESOURCE_ATTRIBUTES, key, value) for key, value in resource.items())
+        scope = write_text(SCOPE_NAME, scope_name) + write_text(SCOPE_VERSION, scope_version)
+        return cls(write_bytes(RESOURCE, about), write_bytes(SCOPE, scope))
+
+
+def encode_request(spans: Iterable[bytes], sender: Sender) -> bytes:
     """Return the request that carries encoded spans of one process."""
-    about = b"".join(encode_attribute(RESOURCE_ATTRIBUTES, key, value) for key, value in resource.items())
-    scope = write_text(SCOPE_NAME, scope_name) + write_text(SCOPE_VERSION, scope_version)
     records = b"".join(write_bytes(SCOPE_RECORDS, span) for span in spans)
-    scopes = write_bytes(RESOURCE_SCOPES, write_bytes(SCOPE, scope) + records)
-    return write_bytes(REQUEST_RESOURCES, write_bytes(RESOURCE, about) + scopes)
+    return write_bytes(REQUEST_RESOURCES, sender.resource + write_bytes(RESOURCE_SCOPES, sender.scope + records))
 
 
 def _attributes(signal: Signal) -> dict[str, str]:

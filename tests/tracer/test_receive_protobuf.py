@@ -24,12 +24,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, Sp
 from opentelemetry.trace import StatusCode
 
 from kvtrace.tracer import attributes as names
-from kvtrace.tracer.otlp_proto import encode_request, encode_signal
+from kvtrace.tracer.otlp_proto import Sender, encode_request, encode_signal
 from kvtrace.tracer.receive import BadRequest, Limits, Receiver
 from kvtrace.tracer.signals import Signal, ToolEnded, ToolStarted
 from kvtrace.tracer.wire import Budget, read_fields, write_varint
 
 PROTOBUF = "application/x-protobuf"
+SENDER = Sender.of({"service.name": "agent"}, "kvtrace", "1")
 IDS = {"trace_id": "0a" * 16, "span_id": "0b" * 8}
 
 texts = st.text(max_size=40)
@@ -76,14 +77,14 @@ def test_signals_come_through_a_request_unchanged(start: ToolStarted, error: str
     owner = (start.agent, start.conversation, start.call_id)
     end = ToolEnded(start.trace_id, start.span_id, end_ns, start.tool, *owner, error)
     spans = [encode_signal(signal, start.time_unix_ns) for signal in (start, end)]
-    body = encode_request(spans, {"service.name": "agent"}, "kvtrace", "1")
+    body = encode_request(spans, SENDER)
     expected: tuple[Signal, ...] = (start, end)
     assert Receiver().receive(body, PROTOBUF).signals == expected
 
 
 @given(starts)
 def test_what_is_written_opentelemetry_reads(start: ToolStarted) -> None:
-    body = encode_request([encode_signal(start, start.time_unix_ns)], {"service.name": "agent"}, "kvtrace", "1")
+    body = encode_request([encode_signal(start, start.time_unix_ns)], SENDER)
     request = ExportTraceServiceRequest.FromString(body)
     (group,) = request.resource_spans
     (scope,) = group.scope_spans
