@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 # A library, and the packages that instrument it, the one to recommend first. docs/zero-code.md says which were tried.
 KNOWN: Final[Mapping[str, tuple[str, ...]]] = {
     "agents": ("opentelemetry-instrumentation-genai-openai-agents",),
-    "anthropic": ("opentelemetry-instrumentation-genai-anthropic",),
-    "langchain_core": ("opentelemetry-instrumentation-genai-langchain",),
+    "anthropic": ("opentelemetry-instrumentation-anthropic",),
+    "langchain_core": ("opentelemetry-instrumentation-langchain", "openinference-instrumentation-langchain"),
     "openai": ("opentelemetry-instrumentation-genai-openai",),
 }
 _ENTRY_NAMES: Final[Mapping[str, frozenset[str]]] = {
