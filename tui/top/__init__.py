@@ -1,0 +1,1 @@
+"""What ``kvtrace top`` shows, as plain data: no terminal, no clock, no network."""
