@@ -1,0 +1,88 @@
+"""What the server's own state tells over a run: bytes moved, and how much idle KV was handed to others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import aiohttp
+
+_PERIOD_S: Final = 0.25
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=5)
+_WAITING: Final = frozenset({"blocked_resident", "parking", "parked"})
+
+
+@dataclass(slots=True)
+class Moved:
+    """Bytes copied each way in a run; and byte-seconds of waiting agents' KV: all of it, and what had left VRAM."""
+
+    out_bytes: int = 0
+    in_bytes: int = 0
+    idle_byte_s: float = 0.0
+    freed_byte_s: float = 0.0
+
+    def see(self, agents: Iterable[Mapping[str, Any]], seconds: float) -> None:
+        """Add ``seconds`` in which the agents were as the state's records say."""
+        for agent in agents:
+            if agent["state"] in _WAITING:
+                # A block can be in both tiers, so the larger one is the most that is known to exist.
+                whole = max(agent["vram_bytes"], agent["host_bytes"])
+                self.idle_byte_s += whole * seconds
+                self.freed_byte_s += (whole - agent["vram_bytes"]) * seconds
+
+    @property
+    def freed_share(self) -> float | None:
+        """How much of the idle byte-seconds was free for others."""
+        return self.freed_byte_s / self.idle_byte_s if self.idle_byte_s else None
+
+
+async def read_state(session: aiohttp.ClientSession, url: str) -> dict[str, Any] | None:
+    """The server's ``/v1/kv/state``; ``None`` where it has none."""
+    with contextlib.suppress(aiohttp.ClientError, TimeoutError, ValueError):
+        async with session.get(f"{url.rstrip('/')}/v1/kv/state", timeout=_TIMEOUT) as response:
+            if response.status == 200:
+                state: dict[str, Any] = await response.json()
+                return state
+    return None
+
+
+class Watcher:
+    """Looks at the state four times a second from ``async with`` to its end; ``moved`` is complete afterwards."""
+
+    def __init__(self, url: str, key: str | None = None) -> None:
+        self._url = url
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._task: asyncio.Task[None] | None = None
+        self._first: dict[str, Any] | None = None
+        self.moved: Moved | None = None
+
+    async def __aenter__(self) -> Watcher:
+        self._session = aiohttp.ClientSession(headers=self._headers)
+        self._first = await read_state(self._session, self._url)
+        if self._first is not None:
+            self.moved = Moved()
+            self._task = asyncio.create_task(self._watch(self.moved))
+        return self
+
+    async def __aexit__(self, *problem: object) -> None:
+        if self._task is not None and self.moved is not None and self._first is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            if (last := await read_state(self._session, self._url)) is not None:
+                self.moved.out_bytes = last["link"]["out_total_bytes"] - self._first["link"]["out_total_bytes"]
+                self.moved.in_bytes = last["link"]["in_total_bytes"] - self._first["link"]["in_total_bytes"]
+        await self._session.close()
+
+    async def _watch(self, moved: Moved) -> None:
+        loop = asyncio.get_running_loop()
+        before = loop.time()
+        while True:
+            await asyncio.sleep(_PERIOD_S)
+            state = await read_state(self._session, self._url)
+            now = loop.time()
+            if state is not None:
+                moved.see(state["agents"], now - before)
+            before = now

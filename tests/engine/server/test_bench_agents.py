@@ -1,0 +1,99 @@
+"""``kvtrace bench agents`` in a process of its own against a real server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .support import Running
+
+SMALL = ("--prompt", "60", "--returns", "2", "--generate", "6", "--new", "10", "--slots", "4")
+
+
+def bench(*options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "kvtrace.tui", "bench", "agents", *options]
+    environment = {**os.environ, "COLUMNS": "120"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+
+
+def runs_of(*options: str) -> list[dict[str, Any]]:
+    done = bench(*options, "--json")
+    assert done.returncode == 0, done.stderr
+    runs: list[dict[str, Any]] = json.loads(done.stdout)["runs"]
+    return runs
+
+
+def test_agents_come_back_to_what_they_left(smollm2_server: Running) -> None:
+    few, more = runs_of("--url", smollm2_server.url, "--agents", "1,3", "--tool", "fixed:0.2", *SMALL)
+    assert (few["turns"], more["turns"]) == (3, 9)
+    assert few["failed"] == more["failed"] == 0
+    # An agent's prompt and what it adds are computed once; a whole block at most is computed again at a return.
+    assert more["reprefilled_tokens"] == 0
+    assert more["computed_tokens"] < more["prompt_tokens"] / 2
+    assert more["generated_tokens"] == 9 * 6
+    assert more["token_ids_returned"] is True
+    assert 0 < more["b"] < 1
+    assert more["turns_per_s_of_ideal"] > 0
+
+
+def test_tools_reach_the_server_as_spans(smollm2_server: Running) -> None:
+    (run,) = runs_of("--url", smollm2_server.url, "--agents", "2", "--tool", "fixed:0.4", *SMALL)
+    # Only agents that the server knows to wait have idle KV.
+    assert run["moved"]["idle_byte_s"] > 0
+
+
+def test_finished_agents_are_replaced_in_a_steady_run(smollm2_server: Running) -> None:
+    options = ("--agents", "2", "--tool", "fixed:0.01", "--returns", "0", "--prompt", "8", "--generate", "2")
+    (run,) = runs_of("--url", smollm2_server.url, "--steady", "4", *options)
+    assert run["agents"] > 2
+    assert run["turns"] > 0
+    assert run["ideal_turns_per_s"] is None
+
+
+def test_sessions_of_a_file_are_replayed(smollm2_server: Running, tmp_path: Path) -> None:
+    path = tmp_path / "sessions.csv"
+    path.write_text(
+        "session_id,arrival_time,round_idx,prefix_len,input_len,output_len,tool_wait_after_ms\n"
+        "a,0,0,0,30,4,100\na,0,1,34,6,4,50\nb,50,0,0,20,3,0\n",
+        encoding="utf-8",
+    )
+    (run,) = runs_of("--url", smollm2_server.url, "--agents", "2", "--trace", str(path))
+    assert (run["agents"], run["turns"], run["generated_tokens"]) == (2, 3, 11)
+
+
+def test_table_and_plot_are_for_people(smollm2_server: Running, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the plot needs kvtrace[plot]")
+    plot = tmp_path / "agents.svg"
+    done = bench("--url", smollm2_server.url, "--agents", "1,2", "--tool", "fixed:0", "--plot", str(plot), *SMALL)
+    assert done.returncode == 0, done.stderr
+    assert "turns/s" in done.stdout
+    assert "2 agents" in done.stdout
+    assert plot.read_text(encoding="utf-8").count("<svg") == 1
+
+
+def test_prompts_that_cannot_fit_fail_with_the_servers_words(smollm2_server: Running) -> None:
+    done = bench("--url", smollm2_server.url, "--agents", "1", "--prompt", "100000")
+    assert done.returncode == 1
+    assert "context" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_server_is_one_sentence() -> None:
+    done = bench("--url", "http://127.0.0.1:9", "--agents", "1")
+    assert done.returncode == 3
+    assert "kvtrace serve" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--tool", "exp:-1"), ("--tool", "gamma:2"), ("--agents", "0"), ("--agents", "8,x")]
+)
+def test_senseless_options_are_usage_errors(option: str, value: str, smollm2_server: Running) -> None:
+    done = bench("--url", smollm2_server.url, option, value)
+    assert done.returncode == 2
+    assert value in done.stderr
