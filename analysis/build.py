@@ -55,23 +55,24 @@ def open_study(
     names nothing and :class:`NoDataError` where no figure can come out. ``reading`` says how files are read.
 
     A path ``clickhouse://…`` names a table of the OpenTelemetry Collector's. Its spans stay where they are: the report
-    is whole, but the study's own database is empty. Raises the other :class:`AnalysisError` where it cannot be read.
+    is whole, but the study's own database is empty unless ``reading`` asks for ``rows``. Raises the other :class:`AnalysisError` where it cannot be read.
     """
     chosen = options or ReportOptions()
     with ExitStack() as stack:
         if any(is_clickhouse(str(path)) for path in paths):
-            yield _table_study(stack, paths, chosen)
+            yield _table_study(stack, paths, chosen, reading or ReadOptions())
             return
         files = find_files(paths, every_run, data_folder)
         taken = take_in(stack, files, host or ThisHost(), chosen.round_trip_ns, reading or ReadOptions())
         yield Study(_report(taken.measured, taken.loaded, chosen), taken.store.connection)
 
 
-def _table_study(stack: ExitStack, paths: Sequence[Path], chosen: ReportOptions) -> Study:
+def _table_study(stack: ExitStack, paths: Sequence[Path], chosen: ReportOptions, reading: ReadOptions) -> Study:
     if len(paths) > 1:
         raise SourceNotFoundError("a table in ClickHouse is reported by itself; leave the other sources out")
-    measured, loaded = read_table(str(paths[0]), chosen.round_trip_ns)
-    return Study(_report(measured, [loaded], chosen), stack.enter_context(Store()).connection)
+    store = stack.enter_context(Store())
+    measured, loaded = read_table(str(paths[0]), chosen.round_trip_ns, store if reading.rows else None)
+    return Study(_report(measured, [loaded], chosen), store.connection)
 
 
 def _report(measured: Measured, loaded: Sequence[LoadedFile], chosen: ReportOptions) -> Report:
@@ -114,7 +115,7 @@ def _cannot_show(file: LoadedFile, count: SourceCount) -> tuple[str, ...]:
         limits.append(what if count.turns else "approvals and turns not visible (they count as tool time or overhead)")
     if count.model_calls:
         limits.append("retries not visible (they count as generation)")
-    return tuple(limits)
+    return tuple(dict.fromkeys(limits))
 
 
 def _why_no_data(measured: Measured, sources: Sequence[SourceReport]) -> str:

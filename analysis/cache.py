@@ -33,6 +33,7 @@ _INDEX: Final = "index.sqlite"
 _SCHEMA: Final = """
 create table if not exists entries (device integer, inode integer, body blob, primary key (device, inode));
 create table if not exists uses (pack text, device integer, inode integer);
+create table if not exists packs (number integer primary key autoincrement, pack text unique);
 create index if not exists uses_by_file on uses (device, inode);
 """
 _ORPHAN_AGE_S: Final = 3600
@@ -101,6 +102,14 @@ class SpanCache:
                 self._index.execute("delete from uses where device = ? and inode = ?", key)
                 packs = {stored.pack for stored in entry.stored if stored.pack is not None}
                 self._index.executemany("insert into uses values (?, ?, ?)", [(pack, *key) for pack in packs])
+
+    def numbers(self, packs: Iterable[str]) -> dict[str, int]:
+        """A number for each pack that no other ever has, so that rows can be told from each other in every report."""
+        wanted = sorted(packs)
+        with self._transaction():
+            self._index.executemany("insert or ignore into packs (pack) values (?)", [(pack,) for pack in wanted])
+            known = dict(self._index.execute("select pack, number from packs"))
+        return {pack: known[pack] for pack in wanted}
 
     def sweep(self) -> None:
         """Delete packs that nothing refers to any more, unless another process may be about to."""

@@ -16,14 +16,17 @@ from typing import BinaryIO, Final
 import duckdb
 
 from .cache import SpanCache, default_folder
+from .deriving import derivation, measure_kept
 from .discover import STDIN
 from .evidence import Host
+from .layers import FOLDER_PREFIX
 from .loading import LoadedFile, load_files
 from .progress import Progress, Quiet
 from .store import Store
 from .timeline import Measured, measure
 
 _SPOOLED: Final = "kvtrace-stdin"
+_WORTH_KEEPING: Final = 64 << 20  # bytes of files that take a second to derive
 _TROUBLE: Final = (OSError, sqlite3.Error, duckdb.Error)
 
 
@@ -32,13 +35,15 @@ class ReadOptions:
     """How files are read.
 
     With ``cache``, what was read is remembered in ``cache_folder`` (default: below the user's cache folder).
-    ``progress`` hears how far it is, ``stdin`` stands for the path ``-``.
+    ``progress`` hears how far it is, ``stdin`` stands for the path ``-``. With ``rows``, what pictures are drawn from is
+    brought here from a table that stays elsewhere.
     """
 
     cache: bool = True
     cache_folder: Path | None = None
     progress: Progress = field(default_factory=Quiet)
     stdin: BinaryIO | None = None
+    rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +83,19 @@ def _measured(
         for file in loaded:
             if file.notes.path.name == _SPOOLED:
                 file.notes.path = STDIN
-        measured = measure(store.connection, round_trip_ns)
+        if sum(_size(file) for file in files) < _WORTH_KEEPING:
+            measured = measure(store.connection, round_trip_ns)
+        else:
+            measured = measure_kept(store, folder / derivation(), round_trip_ns, options.progress)
         stack.push(attempt.pop_all())
     return Intake(store, loaded, measured)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _spooled(work: Path, stdin: BinaryIO | None) -> Path:
@@ -101,3 +116,5 @@ def _distrust(options: ReadOptions, error: Exception) -> None:
     for path in (*folder.glob("index.sqlite*"), *folder.glob("*.parquet")):
         with contextlib.suppress(OSError):
             path.unlink()
+    for path in folder.glob(f"{FOLDER_PREFIX}*"):
+        shutil.rmtree(path, ignore_errors=True)

@@ -61,7 +61,7 @@ def load_files(
     _read(known, pieces, cache, progress)
     loaded = _loaded(known)
     packs = {stored.pack for file in known for stored in file.stored if stored.pack is not None}
-    numbers = {pack: number for number, pack in enumerate(sorted(packs))}
+    numbers = cache.numbers(packs)
     store.attach([str(cache.pack_path(pack)) for pack in numbers], _packed_parts(known, loaded, numbers))
     store.add_processes(_signs(known, loaded, host))
     return loaded

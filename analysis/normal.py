@@ -88,7 +88,8 @@ class Notes:
     """What an importer writes down while it reads one file.
 
     ``cannot_show`` are sentences for what the source leaves out; ``shows_turns`` is true where it tells a person's
-    time from the agent's, so that no waits for a person means that there were none.
+    time from the agent's, so that no waits for a person means that there were none. ``alone`` is false where other files
+    were read with it, so that the file's own state does not tell whether it has to be read again.
     """
 
     path: Path
@@ -99,6 +100,7 @@ class Notes:
     skipped: int = 0
     cannot_show: list[str] = field(default_factory=list)
     shows_turns: bool = False
+    alone: bool = True
 
     def skip(self, line: int, why: str) -> None:
         """Count something unreadable; the first few are kept by name, so that a broken 2 GB file stays cheap."""

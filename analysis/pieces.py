@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import pairwise
@@ -16,6 +17,7 @@ from .sources.json_values import is_one_document
 
 PIECE_BYTES: Final = 48 << 20
 _PROBE_BYTES: Final = 4096
+_READ_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Part:
 
     ``kind`` is ``None`` where no importer recognised the file. A part is ``settled`` unless it may read otherwise
     once the file has grown: it is the unfinished last line, or of a format that is read as a whole. ``failed`` says
-    that reading was cut short by the system, so that nothing may be remembered. ``begin`` and ``end`` are byte offsets,
+    that reading was cut short by the system, or took in other files, so that nothing may be remembered. ``begin`` and ``end`` are byte offsets,
     ``head`` and ``tail`` digests of the file's first bytes and of the last ones before ``end``.
     """
 
@@ -88,6 +90,7 @@ def read_piece(piece: Piece, rows: RowWriter) -> list[Part]:
             return _read_lines(importer, piece, part, notes, rows)
         for record in importer.read(path, notes):
             rows.add(record)
+        part = replace(part, failed=not notes.alone)
     except OSError as error:
         notes.skip(0, f"reading stopped: {error.strerror or error}")
         part = replace(part, failed=True)
@@ -111,19 +114,14 @@ def _read_lines(importer: Importer, piece: Piece, part: Part, notes: Notes, rows
     assert importer.lines is not None
     reader = importer.lines(notes, rows)
     number, unfinished = 0, b""
-    with Path(piece.path).open("rb", buffering=1 << 20) as file:
-        at = _first_line_at(file, piece.begin)
-        begin = at
-        for line in file:
-            if at >= piece.end:
-                break
-            if line[-1] != 10:
-                unfinished = line
-                break
-            number += 1
-            at += len(line)
-            if not line.isspace():
-                reader.read(line, number)
+    with Path(piece.path).open("rb", buffering=0) as file:
+        at = begin = _first_line_at(file, piece.begin)
+        for lines in _whole_lines(file, begin, piece.end):
+            whole = lines.rfind(b"\n") + 1
+            if whole < len(lines):
+                lines, unfinished = lines[:whole], lines[whole:]
+            number += reader.read_many(lines, number + 1)
+            at += len(lines)
         head, tail = probe(file, at)
     settled = replace(part, begin=begin, end=at, lines=number, settled=True, head=head, tail=tail)
     parts = [_noted(settled, notes)]
@@ -136,11 +134,30 @@ def _read_lines(importer: Importer, piece: Piece, part: Part, notes: Notes, rows
 
 
 def _first_line_at(file: BinaryIO, begin: int) -> int:
-    """Go to the first line that begins at or after ``begin``."""
-    if begin == 0:
-        return 0
-    file.seek(begin - 1)
-    return begin - 1 + len(file.readline())
+    """Where the first line begins that begins at or after ``begin``."""
+    return _line_end(file, begin - 1) if begin else 0
+
+
+def _line_end(file: BinaryIO, at: int) -> int:
+    """Where the line ends that ``at`` is in."""
+    while some := os.pread(file.fileno(), _PROBE_BYTES, at):
+        newline = some.find(b"\n")
+        if newline >= 0:
+            return at + newline + 1
+        at += len(some)
+    return at
+
+
+def _whole_lines(file: BinaryIO, begin: int, end: int) -> Iterator[bytes]:
+    """The lines that begin in ``[begin, end)``, many at a time; the last one may lack its end."""
+    while begin < end:
+        stop = min(begin + _READ_BYTES, end)
+        stop = _line_end(file, stop - 1)
+        lines = os.pread(file.fileno(), stop - begin, begin)
+        if not lines:
+            return
+        yield lines
+        begin += len(lines)
 
 
 def _noted(part: Part, notes: Notes) -> Part:

@@ -12,6 +12,10 @@ class Progress(Protocol):
         """So many bytes of all that have to be read are read."""
         ...
 
+    def derive(self, done_spans: int, total_spans: int) -> None:
+        """So many spans of all that have to be are made into timelines."""
+        ...
+
     def say(self, sentence: str) -> None:
         """Something the user should know though the report is right without it."""
         ...
@@ -21,6 +25,9 @@ class Quiet:
     """Nobody is told."""
 
     def advance(self, done_bytes: int, total_bytes: int) -> None:
+        """Do nothing."""
+
+    def derive(self, done_spans: int, total_spans: int) -> None:
         """Do nothing."""
 
     def say(self, sentence: str) -> None:

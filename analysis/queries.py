@@ -25,15 +25,21 @@ def number_terms(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("create type term as enum (select term from terms where term is not null order by term)")
 
 
-def derive(connection: duckdb.DuckDBPyConnection, name: str, form: str = "table", terms: Sequence[str] = ()) -> None:
-    """Keep the answer of a question as a table of the same name, or the question itself as a view.
+def derive(
+    connection: duckdb.DuckDBPyConnection,
+    name: str,
+    form: str = "table",
+    terms: Sequence[str] = (),
+    keep_as: str | None = None,
+) -> None:
+    """Keep the answer of a question as a table of the same name (or ``keep_as``), or the question itself as a view.
 
     The columns ``terms`` are kept as the numbers of :func:`number_terms`; they read as texts all the same.
     """
     selected = "*"
     if terms:
         selected = f"* replace ({', '.join(f'{column}::term as {column}' for column in terms)})"
-    connection.execute(f'create or replace {form} "{name}" as select {selected} from ({sql(name)})')  # noqa: S608 - ours
+    connection.execute(f'create or replace {form} "{keep_as or name}" as select {selected} from ({sql(name)})')  # noqa: S608 - ours
 
 
 def rows(

@@ -108,7 +108,10 @@ class SourceCount:
 
 @dataclass(frozen=True, slots=True)
 class Anomalies:
-    """What in the data is odd, in spans (``anomalies.sql``)."""
+    """What in the data is odd, in spans or agents (``anomalies.sql``).
+
+    ``containers`` are agents that only held others together, ``idle_agents`` those that did nothing at all.
+    """
 
     duplicates: int
     untimed: int
@@ -120,3 +123,4 @@ class Anomalies:
     parent_missing: int
     parent_circular: int
     idle_agents: int
+    containers: int

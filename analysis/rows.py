@@ -29,7 +29,7 @@ own_of: Final = itemgetter(*(_POSITIONS[name] for name in OWN))
 class RowWriter:
     """Writes ``rows.tsv`` and ``shared.tsv`` into a folder, closed by ``with``. Parts are numbered from ``first_part``.
 
-    ``templates`` is for readers to keep what they learned of rows from one file to the next.
+    ``templates`` and ``patterns`` are for readers to keep what they learned of rows from one file to the next.
     """
 
     def __init__(self, folder: Path, first_part: int = 0) -> None:
@@ -38,6 +38,7 @@ class RowWriter:
         self.part = first_part - 1
         self.written = 0
         self.templates: dict[Any, Any] = {}
+        self.patterns: Any = None
         self._rows: list[str] = []
         self._known: dict[tuple[Any, ...], int] = {}
         self._numbers = 0
@@ -65,6 +66,12 @@ class RowWriter:
     def write(self, row: str) -> None:
         """Write a row: ``part``, ``process``, the :data:`OWN` columns and the number of the shared ones."""
         self._rows.append(row)
+        if len(self._rows) >= _FLUSH_ROWS:
+            self._flush()
+
+    def write_all(self, rows: Sequence[str]) -> None:
+        """Write rows."""
+        self._rows += rows
         if len(self._rows) >= _FLUSH_ROWS:
             self._flush()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -18,6 +19,7 @@ from .rows import as_row
 _KEYS: Final = dict.fromkeys(("trace_key", "span_key", "parent_key", "call_key"), "UBIGINT") | {"row": "BIGINT"}
 _PROCESS_TYPES: Final = {"process": "INTEGER", "last_sign_ns": "BIGINT", "running": "BOOLEAN"}
 _PART_TYPES: Final = {"part": "BIGINT", "source": "INTEGER", "processes": "INTEGER[]", "first_row": "BIGINT"}
+_NO_PACKS: Final = "[]"
 _ROW_BITS: Final = 40  # rows of a pack
 _READ_TSV: Final = (
     "read_csv($path, header = false, auto_detect = false, columns = $columns, delim = '\\t', quote = '', escape = '',"
@@ -29,7 +31,7 @@ _READ_TSV: Final = (
 class PackedPart:
     """Which source the rows filed under ``part`` are of, and the numbers of the processes they count from 0.
 
-    ``pack`` counts the packs of a report.
+    ``pack`` is the number of the pack, the same in every report.
     """
 
     part: int
@@ -45,6 +47,7 @@ class Store:
     """
 
     def __init__(self, memory_limit: str = "1200MB") -> None:
+        self._packs = _NO_PACKS
         self._spill = tempfile.TemporaryDirectory(prefix="kvtrace-")
         self.connection = duckdb.connect(
             ":memory:",
@@ -87,11 +90,31 @@ class Store:
         if paths:
             self.connection.execute("drop table if exists records")
             listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
-            self.connection.execute(sql("cache/records").replace("$packs", f"[{listed}]"))
+            self._packs = f"[{listed}]"
+            self.connection.execute(sql("cache/records").replace("$packs", self._packs))
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether ``records`` is a view of packs."""
+        return self._packs != _NO_PACKS
+
+    def digest(self) -> str:
+        """Names the rows that are attached, whatever files they are of."""
+        parts = self.connection.execute("select part, first_row from parts order by all").fetchall()
+        return blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+
+    def ask_packs(self, table: str, query: str) -> None:
+        """Keep the answer of a question to the packs themselves, where rows still say which part they are of."""
+        self.connection.execute(f"create or replace table {table} as {query.replace('$packs', self._packs)}")
 
     def add_processes(self, processes: Iterable[tuple[int, int | None, bool]]) -> None:
         """Say when processes were last known to live, beside what their spans show, and whether they still do."""
         self._insert("insert into processes select * from " + _READ_TSV, processes, _PROCESS_TYPES)  # noqa: S608
+
+    def fill(self, table: str, types: dict[str, str], rows: Iterable[Sequence[object]]) -> None:
+        """Make a table of rows that come from elsewhere."""
+        self.connection.execute(f"create or replace table {table} ({_declared(types)})")
+        self._insert(f"insert into {table} from {_READ_TSV}", rows, types)
 
     def _insert(self, statement: str, rows: Iterable[Sequence[object]], columns: dict[str, str]) -> None:
         """Row by row inserts are a hundred times slower than a file, and a bulk interface would need pyarrow."""

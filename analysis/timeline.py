@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -29,6 +29,7 @@ STEPS: Final = {
     "intervals": _VIEW,
     "within_call": _TABLE,
     "suspended": _TABLE,
+    "tool_calls": _VIEW,
     "pieces": _TABLE,
     "cuts": _TABLE,
     "human_gaps": _TABLE,
@@ -36,6 +37,10 @@ STEPS: Final = {
     "timeline": _TABLE,
     "elsewhere": _TABLE,
     "contexts": _TABLE,
+    "facts": _TABLE,
+    "idleness": _TABLE,
+    "untimed": _VIEW,
+    "oddities": _VIEW,
 }
 """What is asked again and again is a table, unless it would hold a second time what already is in one."""
 
@@ -73,10 +78,7 @@ def measure(connection: duckdb.DuckDBPyConnection, round_trip_ns: int, window_ca
 
     Leaves ``spans`` (the normal form), ``queued`` and ``timeline`` behind for whoever draws them.
     """
-    for step, form in STEPS.items():
-        derive(connection, step, form, _TERMS.get(step, ()))
-        if step == "terms":
-            number_terms(connection)
+    take_steps(connection, list(STEPS))
 
     def ask(name: str, row_type: type[Row], parameters: Mapping[str, int]) -> list[Row]:
         return rows(connection, name, row_type, parameters)
@@ -84,12 +86,20 @@ def measure(connection: duckdb.DuckDBPyConnection, round_trip_ns: int, window_ca
     return answers(ask, round_trip_ns, window_cap_ns)
 
 
+def take_steps(connection: duckdb.DuckDBPyConnection, steps: Sequence[str]) -> None:
+    """Derive some of :data:`STEPS` from those before them."""
+    for step in steps:
+        derive(connection, step, STEPS[step], _TERMS.get(step, ()))
+        if step == "terms":
+            number_terms(connection)
+
+
 def answers(ask: Ask, round_trip_ns: int, window_cap_ns: int) -> Measured:
     """Ask everything that a report wants to know, once all of :data:`STEPS` are there."""
     assumed = {"round_trip_ns": round_trip_ns}
     return Measured(
         agents=tuple(ask("agents", AgentTime, {**assumed, "window_cap_ns": window_cap_ns})),
-        idleness=tuple(ask("idleness", AgentIdleness, {})),
+        idleness=tuple(ask("waits", AgentIdleness, {})),
         tools=tuple(ask("tools", ToolTime, assumed)),
         windows=ask("windows", WindowTime, assumed)[0],
         histogram=tuple(ask("histogram", WindowBin, {})),

@@ -1,10 +1,11 @@
 """What a report over many spans costs: ``python benchmarks/report.py [--spans N] [--agents N] [--out FILE]``.
 
 Writes spans as OTLP JSON lines (the same for the same seed), then measures, each in a process of its own: the first
-import into an empty cache, the report from the cache, and two ways to do it by hand, which compute the union of tool
-calls over wall clock and no more: DuckDB over the raw JSON with the columns' types given, and pandas over the parsed
-lines (skipped where pandas is not installed). Prints a table and writes it with the machine and the versions. CPU seconds stand beside
-wall clock, since they say more on a machine that has other things to do.
+import into an empty cache, the first report from it, which derives every agent's timeline, the report after that, the
+report after a few agents went on, and two ways to do it by hand, which compute the union of tool calls over wall clock
+and no more: DuckDB over the raw JSON with the columns' types given, and pandas over the parsed lines (a row says so
+where pandas is not installed). Prints a table and writes it with the machine, the versions, and how many times as long the
+ways by hand take. CPU seconds stand beside wall clock, since they say more on a machine that has other things to do.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +31,7 @@ KVTRACE: Final = """
 import sys
 from pathlib import Path
 from kvtrace.analysis import ReadOptions, build_report
-report = build_report([Path(sys.argv[1])], reading=ReadOptions(cache_folder=Path(sys.argv[2])))
+report = build_report(list(map(Path, sys.argv[2:])), reading=ReadOptions(cache_folder=Path(sys.argv[1])))
 print(report.pooled.tool_union_s / report.pooled.wall_s)
 """
 IMPORT: Final = """
@@ -92,6 +94,13 @@ print(union / (per_agent.stop.max() - per_agent.start.min()).sum())
 """
 
 
+FIRST_IMPORT: Final = "kvtrace, first import"
+FROM_CACHE: Final = "kvtrace, report from cache"
+BY_HAND: Final = {"plain DuckDB, one figure": PLAIN_DUCKDB, "pandas, one figure": PANDAS}
+MORE_SPANS: Final = 5000
+MORE_AGENTS: Final = 10
+
+
 def measure(program: str, *arguments: str) -> dict[str, Any]:
     """Run a program; its answer, wall clock and CPU seconds, and the peak memory of the biggest process in MB."""
     before, began = os.times(), time.perf_counter()
@@ -124,12 +133,15 @@ def compare(spans: int, agents: int, seed: int, folder: Path, by_hand: bool) -> 
     load_before = os.getloadavg()
     cache = str(folder / "cache")
     rows = {
-        "kvtrace, first import": measure(IMPORT, str(path), cache),
-        "kvtrace, report from cache": measure(KVTRACE, str(path), cache),
+        FIRST_IMPORT: measure(IMPORT, str(path), cache),
+        "kvtrace, first report": measure(KVTRACE, cache, str(path)),
+        FROM_CACHE: measure(KVTRACE, cache, str(path)),
     }
+    more = folder / "more.jsonl"
+    write_spans(more, MORE_SPANS, MORE_AGENTS, seed + 1)
+    rows["kvtrace, 10 agents more"] = measure(KVTRACE, cache, str(path), str(more))
     if by_hand:
-        rows["plain DuckDB, one figure"] = measure(PLAIN_DUCKDB, str(path))
-        rows["pandas, one figure"] = measure(PANDAS, str(path))
+        rows |= {name: measure(program, str(path)) for name, program in BY_HAND.items()}
     for row in rows.values():
         if "wall_s" in row:
             row["spans_per_s"] = round(spans / row["wall_s"])
@@ -141,7 +153,18 @@ def compare(spans: int, agents: int, seed: int, folder: Path, by_hand: bool) -> 
         "bytes_per_span": round(size / spans),
         "load_average": {"before": load_before, "after": os.getloadavg()},
         "measured": rows,
+        "times_as_long": {name: times_as_long(rows, name) for name in BY_HAND},
     }
+
+
+def times_as_long(rows: Mapping[str, Mapping[str, Any]], by_hand: str) -> dict[str, float | None]:
+    """How many times as long one figure takes by hand as the whole report does; ``None`` where one was not measured."""
+    found = {}
+    for short, against in (("first_import", FIRST_IMPORT), ("report_from_cache", FROM_CACHE)):
+        for unit in ("wall", "cpu"):
+            one, other = rows.get(by_hand, {}).get(f"{unit}_s"), rows[against].get(f"{unit}_s")
+            found[f"{short}_{unit}"] = round(one / other, 2) if one and other else None
+    return found
 
 
 def machine() -> dict[str, Any]:
@@ -185,6 +208,9 @@ def main() -> None:
                 continue
             figures = f"{row['wall_s']:>9}{row['cpu_s']:>9}{row['spans_per_s']:>11,}{row['spans_per_cpu_s']:>11,}"
             print(f"{name:<28}{figures}{row['peak_mb']:>9}  {row['tool_union_over_wall'] or ''}")
+        for name, times in size["times_as_long"].items():
+            said = ", ".join(f"{against} {value}x" for against, value in times.items() if value is not None)
+            print(f"{name}, times as long as {said or 'anything: not measured'}")
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     chosen.out.write_text(json.dumps({"machine": machine(), "sizes": sizes}, indent=2) + "\n", encoding="utf-8")
 

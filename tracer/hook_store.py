@@ -28,11 +28,10 @@ from .otlp_json import (
     record_start,
 )
 from .settings import RUN_ID
-from .spanfile import SpanFile, run_directory
+from .spanfile import NOTE_PREFIX, NOTE_SUFFIX, SpanFile, run_directory
 
 SCOPE_NAME: Final = "kvtrace.hook"
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
-_SUFFIX: Final = ".open"
 _OPERATIONS: Final = {
     "turn": f"{names.OPERATION_INVOKE_AGENT} ",
     "tool": f"{names.OPERATION_EXECUTE_TOOL} ",
@@ -49,7 +48,7 @@ class HookStore:
     """The records of one session in the folder of its run."""
 
     def __init__(self, run_directory: Path, session: str, service_name: str) -> None:
-        stem = f"hook-{_UNSAFE.sub('_', session)[:100]}"
+        stem = f"{NOTE_PREFIX}{_UNSAFE.sub('_', session)[:100]}"
         self._path = run_directory / f"{stem}.jsonl"
         self._stem = stem
         resource: dict[str, AttributeValue] = {
@@ -72,7 +71,7 @@ class HookStore:
     def open_spans(self) -> list[HookSpan]:
         """Return the spans of the session that are open; files that cannot be read count as closed."""
         found = []
-        for path in sorted(self._path.parent.glob(f"{self._stem}.{'[0-9a-f]' * 16}{_SUFFIX}")):
+        for path in sorted(self._path.parent.glob(f"{self._stem}.{'[0-9a-f]' * 16}{NOTE_SUFFIX}")):
             with contextlib.suppress(OSError, ValueError, TypeError):
                 found.append(HookSpan(**json.loads(path.read_text(encoding="utf-8"))))
         return found
@@ -94,7 +93,7 @@ class HookStore:
         return records
 
     def _note(self, span: HookSpan) -> None:
-        path = self._path.with_name(f"{self._stem}.{span.span_id}{_SUFFIX}")
+        path = self._path.with_name(f"{self._stem}.{span.span_id}{NOTE_SUFFIX}")
         if span.end_ns is not None:
             path.unlink(missing_ok=True)
         else:

@@ -1,5 +1,7 @@
 """Old runs make room: what goes is decided by age and total size, never while a process of the run lives.
 
+Of runs that stay, notes of hooks about calls whose end never came go by age: no end is to be expected any more.
+
 Done when a process configures itself, at most once an hour for all processes together, within a time budget and without
 a thread.
 """
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from .diagnostics import internal_error
-from .spanfile import RUNS
+from .spanfile import NOTE_PREFIX, NOTE_SUFFIX, RUNS
 
 DEFAULT_MAX_BYTES: Final = 2 * 1024**3  # of all runs together
 DEFAULT_MAX_DAYS: Final = 30.0
@@ -24,16 +26,21 @@ _YOUNGEST_S: Final = 3600.0  # a run written to since then stays, whoever wrote 
 _BUDGET_S: Final = 0.1  # of one look; what is left goes at the next one
 _MOST_FILES: Final = 20_000  # that one look takes note of
 _MARK: Final = ".cleaned"
+_OURS: Final = ("*.jsonl", f"{NOTE_PREFIX}*{NOTE_SUFFIX}")
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """One run's folder: its size in bytes, when it was last written to, and the processes that wrote it."""
+    """One run's folder: its size in bytes, when it was last written to, and the processes that wrote it.
+
+    ``notes`` are the hooks' files of open calls, with when each was written.
+    """
 
     path: Path
     size_bytes: int
     written_s: float
     processes: frozenset[str]
+    notes: tuple[tuple[Path, float], ...] = ()
 
 
 def clean(
@@ -63,6 +70,7 @@ def clean(
             if run.path != keep and not any(is_alive(process) for process in run.processes):
                 _remove(run.path)
                 removed.append(run.path)
+        _remove_notes(runs, now_s - max_days * 86_400 if max_days > 0 else 0.0)
         return removed
     except Exception as error:
         internal_error("the removal of old runs", error)
@@ -118,19 +126,32 @@ def _runs(folder: Path) -> Iterator[RecordedRun]:
 
 def _run(folder: os.DirEntry[str]) -> tuple[RecordedRun, int]:
     size, written, processes, files = 0, folder.stat(follow_symlinks=False).st_mtime, set(), 0
+    notes = []
     with os.scandir(folder.path) as entries:
         for entry in entries:
             status = entry.stat(follow_symlinks=False)
             size, written, files = size + status.st_size, max(written, status.st_mtime), files + 1
             if entry.name.endswith(".jsonl"):
                 processes.add(entry.name.split(".", 1)[0])
-    return RecordedRun(Path(folder.path), size, written, frozenset(processes)), files
+            elif entry.name.startswith(NOTE_PREFIX) and entry.name.endswith(NOTE_SUFFIX):
+                notes.append((Path(entry.path), status.st_mtime))
+    return RecordedRun(Path(folder.path), size, written, frozenset(processes), tuple(notes)), files
 
 
 def _remove(run: Path) -> None:
-    """Remove the span files of a run, and its folder if nothing else is in it."""
-    for file in run.glob("*.jsonl"):
-        with contextlib.suppress(OSError):
-            file.unlink()
+    """Remove the span files of a run and what hooks noted beside them, and its folder if nothing else is in it."""
+    for pattern in _OURS:
+        for file in run.glob(pattern):
+            with contextlib.suppress(OSError):
+                file.unlink()
     with contextlib.suppress(OSError):
         run.rmdir()
+
+
+def _remove_notes(runs: Iterable[RecordedRun], oldest_s: float) -> None:
+    """Remove notes of open calls written before an instant."""
+    for run in runs:
+        for path, written_s in run.notes:
+            if written_s < oldest_s:
+                with contextlib.suppress(OSError):
+                    path.unlink()

@@ -17,6 +17,8 @@ from .heartbeat import Heartbeat
 ROTATE_BYTES: Final = 64 * 1024**2  # beyond this the process goes on in another file
 _MOST_TOUCHED: Final = 8  # of a process's files, the newest, whose open spans are kept in evidence
 RUNS: Final = "runs"  # folder of all runs below the root
+NOTE_PREFIX: Final = "hook-"  # a hook's span file, and its notes of the calls that are open
+NOTE_SUFFIX: Final = ".open"
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
 
 

@@ -8,7 +8,15 @@ from types import TracebackType
 from typing import Final
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 _PATIENCE_S: Final = 1.0
 
@@ -32,14 +40,21 @@ class ReadingBar:
 
     def advance(self, done_bytes: int, total_bytes: int) -> None:
         """Show how far it is, or nothing where it is quick or done."""
-        if done_bytes >= total_bytes:
+        self._show(done_bytes, total_bytes, (TextColumn("Reading"), BarColumn(), DownloadColumn()))
+
+    def derive(self, done_spans: int, total_spans: int) -> None:
+        """Show how many spans are made into timelines, or nothing where it is quick or done."""
+        counts = TextColumn("{task.completed:,.0f} of {task.total:,.0f} spans")
+        self._show(done_spans, total_spans, (TextColumn("Measuring"), BarColumn(), counts))
+
+    def _show(self, done: int, total: int, columns: tuple[ProgressColumn, ...]) -> None:
+        if done >= total:
             self._stop()
         elif self._bar is not None:
-            self._bar.update(self._task, completed=done_bytes)
+            self._bar.update(self._task, completed=done)
         elif self._clock() - self._began > _PATIENCE_S and self._console.is_terminal:
-            columns = (TextColumn("Reading"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-            self._bar = Progress(*columns, console=self._console, transient=True)
-            self._task = self._bar.add_task("", total=total_bytes, completed=done_bytes)
+            self._bar = Progress(*columns, TimeRemainingColumn(), console=self._console, transient=True)
+            self._task = self._bar.add_task("", total=total, completed=done)
             self._bar.start()
 
     def say(self, sentence: str) -> None:

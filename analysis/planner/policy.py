@@ -6,19 +6,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-Moment = Literal["filled", "tool_started", "returned"]
-"""The agent's turn filled blocks; it waits for a tool from now on; its tool ended."""
+Moment = Literal["filled", "tool_started", "returned", "overdue"]
+"""The agent's turn filled blocks; it waits for a tool from now on; its tool ended; it waits longer than a :class:`Hold`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a decision may depend on: the agent, its tool, and where its context is, in blocks."""
+    """What a decision may depend on: the agent, its tool, and where its context is, in blocks.
+
+    ``now_s`` is the time of the replay, ``waited_s`` how long the agent has waited for its tool; ``copy_s`` and
+    ``compute_s`` are what copying a block one way and computing it again take. ``short`` is the share of the device that
+    the next request lacks.
+    """
 
     agent: str
     tool: str | None
     blocks: int
     device_blocks: int
     host_blocks: int
+    now_s: float = 0.0
+    waited_s: float = 0.0
+    copy_s: float = 0.0
+    compute_s: float = 0.0
+    short: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Do nothing yet, and ask again if the agent still waits after ``seconds``."""
+
+    seconds: float
 
 
 class Policy(Protocol):
@@ -34,10 +51,10 @@ class Policy(Protocol):
         """Whether it has a tier of host memory."""
         ...
 
-    def actions(self, moment: Moment, facts: Facts) -> Sequence[str]:
+    def actions(self, moment: Moment, facts: Facts) -> Sequence[str | Hold]:
         """What to do, in order.
 
-        Known are ``mirror`` and ``park`` (copy to the host what it lacks), ``demote``, ``promote`` and ``rest`` (hand the
+        Besides a :class:`Hold`, known are ``mirror`` and ``park`` (copy to the host what it lacks), ``demote``, ``promote`` and ``rest`` (hand the
         agent's blocks out first, last, or in turn), ``evict`` (copy out, then free) and ``prefetch`` (copy back).
         """
         ...
@@ -52,4 +69,6 @@ class FreeMoves:
     def actions(self, moment: Moment, facts: Facts) -> Sequence[str]:
         """Give the room away while waiting, take it back after."""
         del facts
-        return {"filled": ("mirror",), "tool_started": ("park", "demote"), "returned": ("promote", "prefetch")}[moment]
+        if moment == "filled":
+            return ("mirror",)
+        return ("promote", "prefetch") if moment == "returned" else ("park", "demote")

@@ -11,9 +11,10 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 
-from .policy import Facts, Moment, Policy
+from .policy import Facts, Hold, Moment, Policy
 from .pool import Holder, Pool, Rank
 from .work import AgentWork, Turn, alone_s
 
@@ -100,6 +101,7 @@ class _Player:
     cache: Holder
     turn: int = 0
     asked_s: float = 0.0
+    blocked_s: float = 0.0
 
     @property
     def now(self) -> Turn:
@@ -117,7 +119,7 @@ class _Stage:
         self._asking: deque[_Player] = deque()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
-        self._now_s = 0.0
+        self._now_s = self._ended_s = 0.0
         self._slots = rig.slots
         self._moving_s = self._queued_s = 0.0
         self._blocks_out = self._blocks_in = self._recomputed = self._turns = 0
@@ -136,9 +138,9 @@ class _Stage:
         return ReplayResult(
             policy=self._policy.name,
             agents=min(rig.agents, len(self._work)),
-            makespan_s=self._now_s,
-            turns_per_s=self._turns / self._now_s,
-            agents_served=alone_s(self._work) / self._now_s,
+            makespan_s=self._ended_s,
+            turns_per_s=self._turns / self._ended_s,
+            agents_served=alone_s(self._work) / self._ended_s,
             lost_s=self._moving_s + self._queued_s,
             moving_s=self._moving_s,
             queued_s=self._queued_s,
@@ -204,6 +206,7 @@ class _Stage:
         self._decide("filled", player)
         if turn.wait_s:
             cache.blocked, cache.counted_s = True, self._now_s
+            player.blocked_s = self._now_s
             self._decide("tool_started", player)
             self._at(self._now_s + turn.wait_s, lambda: self._return(player))
         else:
@@ -227,15 +230,40 @@ class _Stage:
             self._at(self._now_s + pause_s, lambda: self._end(player))
 
     def _end(self, player: _Player) -> None:
+        self._ended_s = self._now_s
         self._pool.leave(player.cache)
         self._begin()
         self._admit()
 
     def _decide(self, moment: Moment, player: _Player) -> None:
         cache = player.cache
-        facts = Facts(cache.agent, player.now.tool, cache.blocks, cache.device, cache.host)
+        facts = Facts(
+            *(cache.agent, player.now.tool, cache.blocks, cache.device, cache.host),
+            now_s=self._now_s,
+            waited_s=self._now_s - player.blocked_s,
+            copy_s=self._rig.copy_s,
+            compute_s=self._rig.compute_s,
+            short=self._short(),
+        )
         for action in self._policy.actions(moment, facts):
-            self._act(action, cache)
+            if isinstance(action, Hold):
+                self._at(self._now_s + action.seconds, partial(self._overdue, player, player.turn))
+            else:
+                self._act(action, cache)
+
+    def _overdue(self, player: _Player, turn: int) -> None:
+        """A hold is over; the agent may still wait for that tool."""
+        if player.cache.blocked and player.turn == turn:
+            self._decide("overdue", player)
+            self._admit()
+
+    def _short(self) -> float:
+        """Share of the device that the next request lacks though it could have a slot."""
+        if not self._asking or not self._slots:
+            return 0.0
+        cache = self._asking[0].cache
+        needed = self._rig.blocks_for(self._asking[0].now.tokens) - cache.device
+        return max(0, needed - self._pool.room(cache, Rank.RESTING)) / self._rig.device_blocks
 
     def _act(self, action: str, cache: Holder) -> None:
         match action:

@@ -47,6 +47,7 @@ def _oddities(report: Report) -> Iterator[str]:
         (odd.parent_missing, "span", "whose parent is not in the data"),
         (odd.parent_circular, "span", "that descend from themselves, taken alone"),
         (odd.idle_agents, "agent", "without any call left out"),
+        (odd.containers, "agent", "that only held other agents together left out"),
     )
     for number, noun, what in sentences:
         if number:

@@ -44,6 +44,10 @@ class LineReader(Protocol):
         """Read a line that is not blank, the ``number``-th of its piece; it ends without a newline where it is cut off."""
         ...
 
+    def read_many(self, lines: bytes, number: int) -> int:
+        """Read whole lines, blank ones among them, the first of them the ``number``-th; how many there were."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Importer:

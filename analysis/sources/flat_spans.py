@@ -15,7 +15,8 @@ from typing import Any, Final
 from ..normal import Notes, Process, SpanRecord
 from .any_value import attributes
 from .build import build_record
-from .genai import WANTED
+from .dialects import LOGFIRE_PENDING, LOGFIRE_TYPE
+from .genai import OPENINFERENCE_KIND, WANTED
 from .json_values import json_values
 from .stamps import stamp
 from .values import BadValueError, identifier, text
@@ -35,9 +36,7 @@ _STATUS_KEYS: Final = ("status_code", "otel_status_code", "statusCode", "code")
 _WRAPPERS: Final = ("data", "spans", "rows", "items", "results")
 _DOTTED: Final = "attributes."
 _PHOENIX_KIND: Final = "span_kind"
-_KIND_ATTRIBUTE: Final = "openinference.span.kind"
 _LOGFIRE_KIND: Final = "kind"
-_PENDING: Final = "pending_span"
 _MAX_DEPTH: Final = 12
 
 
@@ -109,10 +108,10 @@ def _attributes(span: Mapping[str, Any]) -> dict[str, Any]:
             name = key.removeprefix(_DOTTED)
             nested = _flattened({name: value}) if isinstance(value, dict) else ((name, value),)
             found |= {inner: each for inner, each in nested if inner in WANTED}
-    if _PHOENIX_KIND in span and _KIND_ATTRIBUTE not in found:
-        found[_KIND_ATTRIBUTE] = span[_PHOENIX_KIND]
-    if span.get(_LOGFIRE_KIND) == _PENDING:
-        found["logfire.span_type"] = _PENDING
+    if _PHOENIX_KIND in span and OPENINFERENCE_KIND not in found:
+        found[OPENINFERENCE_KIND] = span[_PHOENIX_KIND]
+    if span.get(_LOGFIRE_KIND) == LOGFIRE_PENDING:
+        found[LOGFIRE_TYPE] = LOGFIRE_PENDING
     return found
 
 

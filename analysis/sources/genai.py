@@ -15,7 +15,7 @@ from ..normal import Kind
 from .dialects import DIALECT_WANTED
 from .values import BadValueError, integer, text
 
-_OPERATIONS: Final[dict[str, Kind]] = {
+OPERATIONS: Final[dict[str, Kind]] = {
     names.OPERATION_EXECUTE_TOOL: "tool",
     names.OPERATION_CHAT: "model",
     "generate_content": "model",
@@ -24,29 +24,29 @@ _OPERATIONS: Final[dict[str, Kind]] = {
     "invoke_workflow": "agent",
     names.OPERATION_HUMAN_WAIT: "human",
 }
-_OPENINFERENCE_KIND: Final = "openinference.span.kind"
-_TRACELOOP_KIND: Final = "traceloop.span.kind"
-_OPENLLMETRY_REQUEST: Final = "llm.request.type"
-_LANGFUSE_KIND: Final = "langfuse.observation.type"
-_FOREIGN_KINDS: Final[dict[str, Kind]] = {"tool": "tool", "llm": "model", "generation": "model", "agent": "agent"}
-_OPENLLMETRY_REQUESTS: Final = frozenset({"chat", "completion"})
-_AI_SDK_TOOL: Final = "ai.toolCall.name"
+OPENINFERENCE_KIND: Final = "openinference.span.kind"
+TRACELOOP_KIND: Final = "traceloop.span.kind"
+OPENLLMETRY_REQUEST: Final = "llm.request.type"
+LANGFUSE_KIND: Final = "langfuse.observation.type"
+FOREIGN_KINDS: Final[dict[str, Kind]] = {"tool": "tool", "llm": "model", "generation": "model", "agent": "agent"}
+OPENLLMETRY_REQUESTS: Final = frozenset({"chat", "completion"})
+AI_SDK_TOOL: Final = "ai.toolCall.name"
 _ENTITY: Final = "traceloop.entity.name"
-_TOOL_NAMES: Final = (names.GEN_AI_TOOL_NAME, "tool.name", _AI_SDK_TOOL, _ENTITY)
-_CALL_IDS: Final = (names.GEN_AI_TOOL_CALL_ID, "gen_ai.tool.call_id", "tool_call.id", "tool.id", "ai.toolCall.id")
-_AGENT_NAMES: Final = (names.GEN_AI_AGENT_NAME, "agent.name", "agent_name", "gen_ai.workflow.name")
+TOOL_NAMES: Final = (names.GEN_AI_TOOL_NAME, "tool.name", AI_SDK_TOOL, _ENTITY)
+CALL_IDS: Final = (names.GEN_AI_TOOL_CALL_ID, "gen_ai.tool.call_id", "tool_call.id", "tool.id", "ai.toolCall.id")
+AGENT_NAMES: Final = (names.GEN_AI_AGENT_NAME, "agent.name", "agent_name", "gen_ai.workflow.name")
 # What a span without an operation must carry to be a call to a model: who served it and what came out.
-_PROVIDERS: Final = (names.GEN_AI_PROVIDER_NAME, "gen_ai.system")
-_MODELS: Final = (names.GEN_AI_REQUEST_MODEL, names.GEN_AI_RESPONSE_MODEL)
-_CONVERSATIONS: Final = (names.GEN_AI_CONVERSATION_ID, "session.id")
-_INPUT_TOKENS: Final = (names.GEN_AI_USAGE_INPUT_TOKENS, "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")
-_OUTPUT_TOKENS: Final = (
+PROVIDERS: Final = (names.GEN_AI_PROVIDER_NAME, "gen_ai.system")
+MODELS: Final = (names.GEN_AI_REQUEST_MODEL, names.GEN_AI_RESPONSE_MODEL)
+CONVERSATIONS: Final = (names.GEN_AI_CONVERSATION_ID, "session.id")
+INPUT_TOKENS: Final = (names.GEN_AI_USAGE_INPUT_TOKENS, "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")
+OUTPUT_TOKENS: Final = (
     names.GEN_AI_USAGE_OUTPUT_TOKENS,
     "gen_ai.usage.completion_tokens",
     "llm.token_count.completion",
 )
 MAX_TOKENS: Final = 10**9
-_OUTPUTS: Final = (*_OUTPUT_TOKENS, names.GEN_AI_RESPONSE_FINISH_REASONS)
+OUTPUTS: Final = (*OUTPUT_TOKENS, names.GEN_AI_RESPONSE_FINISH_REASONS)
 
 WANTED: Final = frozenset(
     {
@@ -58,29 +58,29 @@ WANTED: Final = frozenset(
         names.PARENT_AGENT_ID,
         names.QUEUED_INTERVALS,
         names.SUSPENDED_INTERVALS,
-        _OPENINFERENCE_KIND,
-        _TRACELOOP_KIND,
-        _LANGFUSE_KIND,
-        _OPENLLMETRY_REQUEST,
-        *_TOOL_NAMES,
-        *_CALL_IDS,
-        *_AGENT_NAMES,
-        *_CONVERSATIONS,
-        *_INPUT_TOKENS,
-        *_OUTPUT_TOKENS,
-        *_PROVIDERS,
-        *_MODELS,
-        *_OUTPUTS,
+        OPENINFERENCE_KIND,
+        TRACELOOP_KIND,
+        LANGFUSE_KIND,
+        OPENLLMETRY_REQUEST,
+        *TOOL_NAMES,
+        *CALL_IDS,
+        *AGENT_NAMES,
+        *CONVERSATIONS,
+        *INPUT_TOKENS,
+        *OUTPUT_TOKENS,
+        *PROVIDERS,
+        *MODELS,
+        *OUTPUTS,
         *DIALECT_WANTED,
     }
 )
 """Attributes that are read; everything else in a span is passed over undecoded."""
 
 PASSED_ON_TEXTS: Final = frozenset(
-    {names.AGENT_ID, names.PARENT_AGENT_ID, names.GEN_AI_AGENT_ID, *_CALL_IDS, *_CONVERSATIONS}
+    {names.AGENT_ID, names.PARENT_AGENT_ID, names.GEN_AI_AGENT_ID, *CALL_IDS, *CONVERSATIONS}
 )
 """Attributes whose text, where printable, matters to nothing but the columns it ends up in, unchanged."""
-PASSED_ON_NUMBERS: Final = frozenset({*_INPUT_TOKENS, *_OUTPUT_TOKENS})
+PASSED_ON_NUMBERS: Final = frozenset({*INPUT_TOKENS, *OUTPUT_TOKENS})
 """The same for counts from 0 to :data:`MAX_TOKENS`."""
 
 
@@ -102,43 +102,43 @@ def declared_kind(attributes: Mapping[str, Any]) -> Kind | None:
     """Kind a span says it is of, by its GenAI operation where there is one; ``None`` where it says nothing."""
     operation = attributes.get(names.GEN_AI_OPERATION_NAME)
     if operation is not None:
-        return _OPERATIONS.get(str(operation), "other")
-    for key in (_OPENINFERENCE_KIND, _TRACELOOP_KIND, _LANGFUSE_KIND):
+        return OPERATIONS.get(str(operation), "other")
+    for key in (OPENINFERENCE_KIND, TRACELOOP_KIND, LANGFUSE_KIND):
         foreign = attributes.get(key)
         if foreign is not None:
-            return _FOREIGN_KINDS.get(str(foreign).lower(), "other")
-    if text(attributes.get(_OPENLLMETRY_REQUEST)) in _OPENLLMETRY_REQUESTS:
+            return FOREIGN_KINDS.get(str(foreign).lower(), "other")
+    if text(attributes.get(OPENLLMETRY_REQUEST)) in OPENLLMETRY_REQUESTS:
         return "model"
     return None
 
 
 def inferred_kind(attributes: Mapping[str, Any]) -> Kind:
     """Kind of a span that names no operation, as instrumentations before the conventions' first release wrote them."""
-    if _first(attributes, (names.GEN_AI_TOOL_NAME, _AI_SDK_TOOL)) is not None:
+    if _first(attributes, (names.GEN_AI_TOOL_NAME, AI_SDK_TOOL)) is not None:
         return "tool"
-    is_call = all(any(key in attributes for key in keys) for keys in (_PROVIDERS, _MODELS, _OUTPUTS))
-    return "model" if is_call and _first(attributes, _AGENT_NAMES) is None else "other"
+    is_call = all(any(key in attributes for key in keys) for keys in (PROVIDERS, MODELS, OUTPUTS))
+    return "model" if is_call and _first(attributes, AGENT_NAMES) is None else "other"
 
 
 def meaning(span_name: str, attributes: Mapping[str, Any]) -> Meaning:
     """Read a span's name and attributes; every attribute may be missing or of the wrong type."""
     declared = declared_kind(attributes)
     kind = declared or inferred_kind(attributes)
-    agent_name = _first(attributes, _AGENT_NAMES)
+    agent_name = _first(attributes, AGENT_NAMES)
     name = span_name
     if kind == "tool":
-        name = _first(attributes, _TOOL_NAMES) or span_name.removeprefix(f"{names.OPERATION_EXECUTE_TOOL} ")
+        name = _first(attributes, TOOL_NAMES) or span_name.removeprefix(f"{names.OPERATION_EXECUTE_TOOL} ")
     elif kind == "agent":
         name = agent_name = agent_name or span_name.removeprefix(f"{names.OPERATION_INVOKE_AGENT} ")
     return Meaning(
         kind=kind,
         name=name or "(no name)",
-        call_id=_first(attributes, _CALL_IDS) if kind == "tool" else None,
+        call_id=_first(attributes, CALL_IDS) if kind == "tool" else None,
         agent_id=text(attributes.get(names.AGENT_ID)),
         agent_label=text(attributes.get(names.GEN_AI_AGENT_ID)) or agent_name,
         agent_name=agent_name,
         parent_agent_id=text(attributes.get(names.PARENT_AGENT_ID)),
-        conversation_id=_first(attributes, _CONVERSATIONS),
+        conversation_id=_first(attributes, CONVERSATIONS),
         inferred=declared is None,
     )
 
@@ -153,7 +153,7 @@ def first_token_ns(start_ns: int | None, attributes: Mapping[str, Any]) -> int |
 
 def usage(attributes: Mapping[str, Any]) -> tuple[int | None, int | None]:
     """Input and output tokens of a model call, each ``None`` where it is not told or no sensible count."""
-    return _tokens(attributes, _INPUT_TOKENS), _tokens(attributes, _OUTPUT_TOKENS)
+    return _tokens(attributes, INPUT_TOKENS), _tokens(attributes, OUTPUT_TOKENS)
 
 
 def _tokens(attributes: Mapping[str, Any], keys: tuple[str, ...]) -> int | None:

@@ -1,16 +1,18 @@
 """Inspect AI logs: one JSON document with ``samples``, or the ``.eval`` archive with a JSON document a sample.
 
-Every sample is an agent; what its scorers do is left out. A span of type ``agent`` inside another one, or inside a tool call, is a sub-agent. A model
-event's ``working_time`` leaves out its waits for a free slot and for retries, so the rest of it counts as queued.
+Every sample is an agent; what its scorers do is left out. A span of type ``agent`` inside another one, or inside a tool
+call (which newer logs name by the agent's span), is a sub-agent. A model event's ``working_time`` leaves out its waits for a free slot and for retries, so the rest of it counts as queued.
 """
 
 from __future__ import annotations
 
 import json
-import zipfile
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 from ..normal import Notes, SpanRecord
@@ -45,8 +47,13 @@ def read(path: Path, notes: Notes) -> Iterator[SpanRecord]:
         yield from book.drain()
 
 
+def _zipfile() -> ModuleType:
+    """Reads archives: Inspect compresses with Zstandard, which the standard library knows from 3.14 on."""
+    return import_module("zipfile" if sys.version_info >= (3, 14) else "backports.zstd.zipfile")
+
+
 def _samples(path: Path, notes: Notes) -> Iterator[tuple[dict[str, Any], str]]:
-    if zipfile.is_zipfile(path):
+    if _zipfile().is_zipfile(path):
         yield from _archived(path, notes)
         return
     document = _parse(path.read_bytes(), path.name, notes)
@@ -57,13 +64,14 @@ def _samples(path: Path, notes: Notes) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def _archived(path: Path, notes: Notes) -> Iterator[tuple[dict[str, Any], str]]:
-    with zipfile.ZipFile(path) as archive:
+    archives = _zipfile()
+    with archives.ZipFile(path) as archive:
         for member in archive.namelist():
             if not member.startswith("samples/") or not member.endswith(".json"):
                 continue
             try:
                 content = archive.read(member)
-            except (zipfile.BadZipFile, NotImplementedError, EOFError) as error:
+            except (archives.BadZipFile, NotImplementedError, EOFError, ValueError) as error:
                 notes.skip(0, f"{member} cannot be unpacked ({error}); convert it: inspect log convert --to json")
                 continue
             sample = _parse(content, member, notes)
@@ -91,6 +99,7 @@ class _Sample:
     spans: dict[str, dict[str, Any]] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
     tools: dict[str, str] = field(default_factory=dict)
+    started: dict[str, str] = field(default_factory=dict)
 
     def read(self) -> None:
         """Make the records of the sample's own time, its sub-agents and its calls."""
@@ -119,6 +128,8 @@ class _Sample:
                 at_ns = stamp(event.get("timestamp"), "timestamp", self.book.notes)
                 if at_ns is not None:
                     self.ends[str(event["id"])] = at_ns
+            elif kind == "tool" and text(event.get("agent_span_id")):
+                self.started[str(event["agent_span_id"])] = self._call(event, number)
             elif kind == "tool" and self.spans.get(str(event.get("span_id")), {}).get("type") == "tool":
                 self.tools[str(event["span_id"])] = self._call(event, number)
 
@@ -192,7 +203,9 @@ class _Sample:
         """Whether a span is an agent with another agent, or a tool call, around it."""
         if self.spans[span].get("type") != "agent":
             return False
-        return any(self.spans[outer].get("type") == "agent" or outer in self.tools for outer in self._around(span))
+        return span in self.started or any(
+            self.spans[outer].get("type") == "agent" or outer in self.tools for outer in self._around(span)
+        )
 
     def _around(self, span: str) -> Iterator[str]:
         seen = {span}
@@ -206,7 +219,8 @@ class _Sample:
         """A sub-agent's run, below the tool call that holds it where there is one."""
         if not self._is_sub_agent(span):
             return
-        call = next((self.tools[outer] for outer in self._around(span) if outer in self.tools), None)
+        holding = (self.tools[outer] for outer in self._around(span) if outer in self.tools)
+        call = self.started.get(span) or next(holding, None)
         begin = self.spans[span]
         name = text(begin.get("name")) or "sub-agent"
         owner = Owner(f"{self.name}/{span}", name, self._owner(text(begin.get("parent_id"))))

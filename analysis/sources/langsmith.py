@@ -24,6 +24,7 @@ KIND: Final = "LangSmith runs"
 _MARKS: Final = (b'"run_type"', b'"start_time"')
 _OPERATIONS: Final = {"tool": names.OPERATION_EXECUTE_TOOL, "llm": names.OPERATION_CHAT}
 _GRAPH_RUNS: Final = frozenset({"LangGraph", "AgentExecutor"})
+_USAGE: Final = (names.GEN_AI_USAGE_INPUT_TOKENS, names.GEN_AI_USAGE_OUTPUT_TOKENS)
 _THREADS: Final = ("thread_id", "session_id", "conversation_id")
 _BACK_OFF: Final = "back-off between attempts not visible (inside a run of type llm)"
 _ID_AT: Final = len("20240429T004912090000Z")  # each part of a dotted order is an instant and an id
@@ -100,9 +101,19 @@ def _attributes(run: Mapping[str, Any], parent_id: str, start_ns: int | None) ->
         # Runs of one thread are turns of one agent: the time between them is the person's.
         names.AGENT_ID: f"{thread}/{name}" if thread and is_run and not parent_id else None,
         names.GEN_AI_TIME_TO_FIRST_CHUNK: None if first_ns is None or start_ns is None else (first_ns - start_ns) / 1e9,
-        names.GEN_AI_USAGE_INPUT_TOKENS: run.get("prompt_tokens"),
-        names.GEN_AI_USAGE_OUTPUT_TOKENS: run.get("completion_tokens"),
+        **dict(zip(_USAGE, _usage(run, metadata), strict=True)),
     }
+
+
+def _usage(run: Mapping[str, Any], metadata: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Tokens as the service counts them, else as the SDK wrote them down for it to count."""
+    if run.get("prompt_tokens") is not None:
+        return run["prompt_tokens"], run.get("completion_tokens")
+    outputs = run.get("outputs")
+    for told in (outputs.get("usage_metadata") if isinstance(outputs, dict) else None, metadata.get("usage_metadata")):
+        if isinstance(told, dict):
+            return told.get("input_tokens"), told.get("output_tokens")
+    return None, None
 
 
 def _first_token(run: Mapping[str, Any]) -> int | None:

@@ -1,11 +1,13 @@
 """OpenHands: trajectories of version 0 (``action`` and ``observation`` events) and event lists of version 1 (``kind``).
 
-Also an evaluation's ``output.jsonl``, whose lines hold a ``history`` each. An action is stamped when the answer that
-asks for it is complete.
+Also an evaluation's ``output.jsonl``, whose lines hold a ``history`` each, and the folder of a stored conversation, whose
+events are a file each: the first of them is read for all. An action is stamped when the answer that asks for it is
+complete.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +23,12 @@ KIND: Final = "OpenHands events"
 
 _NO_TOOL: Final = frozenset({"message", "finish", "reject", "condensation", "condensation_request"})
 _OF_PROGRAM: Final = frozenset({"system", "change_agent_state", "recall", "null", "start_task"})
-_VERSION1: Final = (b'"ActionEvent"', b'"ObservationEvent"', b'"MessageEvent"', b'"SystemPromptEvent"')
+_VERSION1: Final = (
+    *(b'"ActionEvent"', b'"ObservationEvent"', b'"MessageEvent"', b'"SystemPromptEvent"', b'"AgentErrorEvent"'),
+    *(b'"UserRejectObservation"', b'"PauseEvent"', b'"InterruptEvent"', b'"Condensation"', b'"CondensationRequest"'),
+    *(b'"ConversationStateUpdateEvent"', b'"ConversationErrorEvent"'),
+)
+_STORED: Final = re.compile(r"event-\d+-[0-9a-fA-F-]+\.json")
 _SINGLE: Final = "one event of many, which says nothing alone; give the whole list (jq -s . events/*.json)"
 
 
@@ -40,6 +47,9 @@ def read(path: Path, notes: Notes) -> Iterator[SpanRecord]:
     """Yield the spans of a file; what is not readable is counted in ``notes``. Raises ``OSError``."""
     notes.shows_turns = True
     say(notes, NO_APPROVALS, NO_FIRST_TOKEN, DERIVED_MODEL)
+    if _STORED.fullmatch(path.name):
+        yield from _stored(path, notes)
+        return
     loose: list[tuple[int, dict[str, Any]]] = []
     for line, value in json_values(path, notes):
         if isinstance(value, dict) and ("action" in value or "observation" in value or "kind" in value):
@@ -55,6 +65,16 @@ def read(path: Path, notes: Notes) -> Iterator[SpanRecord]:
         notes.skip(0, _SINGLE)
     elif loose:
         yield from _session(loose, path.stem, notes)
+
+
+def _stored(path: Path, notes: Notes) -> Iterator[SpanRecord]:
+    """All events of a conversation with the first of its files, and nothing with the others."""
+    files = sorted(each for each in path.parent.iterdir() if _STORED.fullmatch(each.name))
+    if path.name != files[0].name:
+        return
+    notes.alone = False
+    events = [(1, value) for file in files for _, value in json_values(file, notes) if isinstance(value, dict)]
+    yield from _session(events, path.parent.parent.name or path.stem, notes)
 
 
 def _flat(history: list[Any]) -> Iterator[dict[str, Any]]:

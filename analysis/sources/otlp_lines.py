@@ -18,6 +18,21 @@ class LineReader:
         self._tolerant = Reader(notes)
         self._lean = LeanReader(self._tolerant, rows)
 
+    def read_many(self, lines: bytes, number: int) -> int:
+        """Read whole lines, the first of them the ``number``-th; how many there were."""
+        text, at, count = str(lines, "latin-1"), 0, 0
+        while True:
+            at, known = self._lean.read_known(text, at)
+            count += known
+            if at == len(lines):
+                return count
+            end = lines.index(b"\n", at) + 1
+            line = lines[at:end]
+            if not line.isspace():
+                self.read(line, number + count)
+            count += 1
+            at = end
+
     def read(self, line: bytes, number: int) -> None:
         """Read a line that is not blank."""
         self._tolerant.line = number

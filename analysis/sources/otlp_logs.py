@@ -19,12 +19,6 @@ from .genai import WANTED
 from .moments import moment
 from .values import BadValueError, identifier, instant, text
 
-STARTED: Final = "kvtrace.span.started"
-HEARTBEAT: Final = "kvtrace.span.heartbeat"
-ENDED: Final = "kvtrace.span.ended"
-_SPAN_NAME: Final = "kvtrace.span.name"
-_SPAN_PARENT: Final = "kvtrace.span.parent_id"
-
 _EVENT_NAME: Final = "event.name"
 _EVENT_TIME: Final = "event.timestamp"
 _EVENT_ORDER: Final = "event.sequence"
@@ -41,7 +35,7 @@ _CALLS: Final = {
     "gemini_cli.api_response": names.OPERATION_CHAT,
 }
 _LOG_WANTED: Final = WANTED | {
-    *(_SPAN_NAME, _SPAN_PARENT, _EVENT_NAME, _EVENT_TIME, _EVENT_ORDER, _DURATION_MS),
+    *(names.EVENT_SPAN_NAME, names.EVENT_SPAN_PARENT, _EVENT_NAME, _EVENT_TIME, _EVENT_ORDER, _DURATION_MS),
     *_SESSIONS,
     *_EVENT_CALL_IDS,
     *_EVENT_TOOLS,
@@ -69,7 +63,7 @@ class LogReader:
         Raises :class:`BadValueError` where it tells nothing usable.
         """
         event = _event(log)
-        if event.name in (STARTED, HEARTBEAT, ENDED):
+        if event.name in (names.EVENT_SPAN_STARTED, names.EVENT_SPAN_HEARTBEAT, names.EVENT_SPAN_ENDED):
             yield self._own(event, process, line)
         elif event.name in _CALLS:
             if _NO_STREAM not in self.notes.cannot_show:
@@ -79,17 +73,20 @@ class LogReader:
     def _own(self, event: _Event, process: int, line: int) -> SpanRecord:
         trace_id, span_id = event.ids
         began = self.started.get(event.ids)
-        name, parent = text(event.values.get(_SPAN_NAME)) or "", text(event.values.get(_SPAN_PARENT)) or ""
-        if event.name == HEARTBEAT:
+        name, parent = (
+            text(event.values.get(names.EVENT_SPAN_NAME)) or "",
+            text(event.values.get(names.EVENT_SPAN_PARENT)) or "",
+        )
+        if event.name == names.EVENT_SPAN_HEARTBEAT:
             # Says no more than that the process lived: a span of no kind, apart from the one it speaks for.
             ids, instants = (trace_id, f"{span_id}/{event.at_ns}", span_id), (event.at_ns, event.at_ns)
-            return build_record(self.notes, line, process, ids, HEARTBEAT, instants, {}, False)
-        if event.name == ENDED and began is not None:
+            return build_record(self.notes, line, process, ids, names.EVENT_SPAN_HEARTBEAT, instants, {}, False)
+        if event.name == names.EVENT_SPAN_ENDED and began is not None:
             return began._replace(end_ns=event.at_ns, error=text(event.values.get(names.ERROR_TYPE)))
-        instants = (event.at_ns, None) if event.name == STARTED else (None, event.at_ns)
-        ids = (trace_id, span_id, identifier(parent, 16, _SPAN_PARENT))
+        instants = (event.at_ns, None) if event.name == names.EVENT_SPAN_STARTED else (None, event.at_ns)
+        ids = (trace_id, span_id, identifier(parent, 16, names.EVENT_SPAN_PARENT))
         record = build_record(self.notes, line, process, ids, name, instants, event.values, False)
-        if event.name == STARTED:
+        if event.name == names.EVENT_SPAN_STARTED:
             self.started[event.ids] = record
         return record
 
@@ -117,7 +114,7 @@ def _event(log: Mapping[str, Any]) -> _Event:
     said = body.get("stringValue") if isinstance(body, dict) else body
     # Claude Code's attribute leaves out the prefix that its body has.
     named = (log.get("eventName"), log.get("event_name"), said, values.get(_EVENT_NAME))
-    known = (*_CALLS, STARTED, HEARTBEAT, ENDED)
+    known = (*_CALLS, names.EVENT_SPAN_STARTED, names.EVENT_SPAN_HEARTBEAT, names.EVENT_SPAN_ENDED)
     name = next((name for name in named if name in known), "")
     # Codex leaves timeUnixNano at 0.
     times = (log.get("timeUnixNano"), log.get("observedTimeUnixNano"), values.get(_EVENT_TIME))

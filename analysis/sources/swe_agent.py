@@ -16,6 +16,7 @@ from .values import text
 KIND: Final = "SWE-agent trajectory"
 
 _UNTIMED_MINI: Final = "a mini-swe-agent trajectory of a version without instants, so nothing can be measured"
+_LAST: Final = "length of the command that hands the answer in not visible (it counts as none)"
 _DURATIONS: Final = "a SWE-agent trajectory has no instants, only lengths of tool calls"
 
 
@@ -77,6 +78,11 @@ def _mini(messages: list[Any], name: str, notes: Notes) -> Iterator[SpanRecord]:
         # Several commands run one after the other, and their results come at once: one wait.
         if message["extra"].get("actions", [None]):
             lane.call(at_ns, str(number), "bash")
+    if lane.pending and any(isinstance(each, dict) and each.get("role") == "exit" for each in messages):
+        # The command that hands the answer in has ended, but the message that says so bears no instant.
+        say(notes, _LAST)
+        for call in list(lane.pending):
+            lane.result(timed[-1][0], call)
     lane.finish()
     yield from book.drain()
 

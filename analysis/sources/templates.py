@@ -25,11 +25,13 @@ _IDS_AND_INSTANTS: Final = 5
 class Template:
     """A row after ``part`` and ``process``, to be formatted with what ``pick`` takes from a span's values.
 
-    Values are the span's trace id, span id, parent span id, start and end, and then its varying attributes.
+    Values are the span's trace id, span id, parent span id, start and end, and then its varying attributes: ``values``
+    of them in all.
     """
 
     row: str
     pick: Callable[[Sequence[Any]], tuple[Any, ...]]
+    values: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,8 @@ def learn(
         if position is not None:
             order.append(_place(position, attributes))
         row.append("%s" if position is not None else "" if first is None else str(first).replace("%", "%%"))
-    return Template("\t".join([*row, str(rows.shared(shared_of(records[0])))]) + "\n", itemgetter(*order))
+    values = _IDS_AND_INSTANTS + sum(varies for _, _, varies in attributes)
+    return Template("\t".join([*row, str(rows.shared(shared_of(records[0])))]) + "\n", itemgetter(*order), values)
 
 
 def _record(

@@ -1,4 +1,5 @@
--- Which runs of sub-agents are calls of their parents? All but those that a tool call of the parent already holds.
+-- Which runs of sub-agents are calls of their parents? All but those that a tool call of the parent already holds, and
+-- those of a parent that calls nothing itself: a workflow around its agents has no cache that could wait for them.
 with inside_call as (
     select distinct run.id
     from (select id, parent_agent, unnest(around) as outer_id from owned where kind = 'agent') as run
@@ -11,5 +12,5 @@ select owned.* replace (
 )
 from owned
 where kind = 'agent'
-  and parent_agent in (select agent from owned)
+  and parent_agent in (select agent from owned where kind in ('tool', 'model'))
   and id not in (select id from inside_call)

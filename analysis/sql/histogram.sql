@@ -4,7 +4,6 @@ select
     cast(floor(4 * log10(greatest(stop_ns - start_ns, 1)) + 0.000000001) as bigint) as bin,
     count(*) as windows,
     sum(stop_ns - start_ns)::bigint as blocked_ns
-from timeline
-where variant = 'seen' and state = 'blocked_tool'
+from contexts
 group by bin
 order by bin

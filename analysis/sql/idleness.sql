@@ -22,4 +22,3 @@ shares as (
 select agent, arg_max(idleness, start_ns) as last, median(idleness) as median
 from shares
 group by agent
-order by agent

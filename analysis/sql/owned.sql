@@ -12,7 +12,7 @@ select
     -- An end before its start says nothing about a length: such a span has none.
     greatest(child.start_ns, coalesce(child.end_ns, child.alive_ns)) as stop_ns,
     case when len(up.path) > 0 then up.path end as around,
-    child.running,
+    child.running and child.end_ns is null as running,
     child.agent_id is not null as names_agent,
     child.confidence = 'derived' as derived,
     case when child.kind = 'model' then child.input_tokens + coalesce(child.output_tokens, 0) end as tokens

@@ -24,22 +24,34 @@ changes as (
     select variant, agent, stop_ns, -calls, -waits, -any_call from layers
 ),
 levels as (
-    select variant, agent, at_ns as start_ns,
-           lead(at_ns) over later as stop_ns,
-           sum(calls) over so_far as calls,
-           sum(waits) over so_far as waits,
-           sum(any_call) over so_far as any_call
+    select variant, agent, at_ns as start_ns, lead(at_ns) over later as stop_ns, sum(calls) over so_far as calls
     from changes
     window later as (partition by variant, agent order by at_ns),
            so_far as (partition by variant, agent order by at_ns rows unbounded preceding)
+),
+-- Most agents wait for nobody, and have nothing cut out of their calls, which therefore are all calls there are.
+others as (
+    select agent from cuts
+    union
+    select agent from layers where waits <> 0
+),
+more as (
+    select variant, agent, at_ns as start_ns, lead(at_ns) over later as stop_ns,
+           sum(waits) over so_far as waits, sum(any_call) over so_far as any_call
+    from changes
+    where agent in (select agent from others)
+    window later as (partition by variant, agent order by at_ns),
+           so_far as (partition by variant, agent order by at_ns rows unbounded preceding)
 )
-select variant, agent, start_ns, stop_ns,
+select levels.variant, levels.agent, levels.start_ns, levels.stop_ns,
        case when calls % 67108864 > 0 then 'generating'
             when calls >= 67108864 then 'blocked_tool'
             when waits % 67108864 > 0 then 'blocked_human'
             when waits >= 67108864 then 'queued'
             else 'overhead' end as state,
-       any_call % 67108864 > 0 as any_model,
-       any_call >= 67108864 as any_tool
+       coalesce(any_call, calls) % 67108864 > 0 as any_model,
+       coalesce(any_call, calls) >= 67108864 as any_tool
 from levels
-where stop_ns > start_ns
+left join more on more.variant = levels.variant and more.agent = levels.agent
+              and more.start_ns = levels.start_ns and more.stop_ns > more.start_ns
+where levels.stop_ns > levels.start_ns

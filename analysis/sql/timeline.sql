@@ -3,7 +3,10 @@
 with marked as (
     select *,
            state is distinct from lag(state) over (partition by variant, agent order by start_ns) as begins,
-           max(stop_ns) over (partition by variant, agent) as last_ns
+           last_value(stop_ns) over (
+               partition by variant, agent order by start_ns
+               rows between unbounded preceding and unbounded following
+           ) as last_ns
     from slices
 )
 select variant, agent, state, start_ns,

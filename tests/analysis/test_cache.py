@@ -36,6 +36,9 @@ class Listener:
     def advance(self, done_bytes: int, total_bytes: int) -> None:
         self.bytes = max(self.bytes, total_bytes)
 
+    def derive(self, done_spans: int, total_spans: int) -> None:
+        pass
+
     def say(self, sentence: str) -> None:
         self.sentences.append(sentence)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,18 @@ import duckdb
 import pytest
 from click.testing import CliRunner
 
-from kvtrace.analysis import NoDataError, SourceNotFoundError, build_report
+from kvtrace.analysis import (
+    NoDataError,
+    ReadOptions,
+    SourceNotFoundError,
+    build_report,
+    open_study,
+    render_html,
+    write_csv,
+    write_perfetto,
+)
+from kvtrace.analysis.chart import read_chart
+from kvtrace.analysis.clickhouse import copying
 from kvtrace.analysis.clickhouse.dialect import translate
 from kvtrace.analysis.clickhouse.measure import measure_table, work_out
 from kvtrace.analysis.clickhouse.server import Server
@@ -233,9 +245,33 @@ def test_command_reports_table_without_its_password(chdb: Chdb, url: str) -> Non
     assert result.exit_code == 0, result.output
     assert json.loads(result.output)["agents"][0]["b"] == 0.75
     assert "cret" not in result.output
-    drawn = CliRunner().invoke(command, [url, "--html", "x.html"])
-    assert drawn.exit_code == 2
-    assert "stay in ClickHouse" in drawn.output
+
+
+def test_pictures_of_table_are_those_of_file(chdb: Chdb, url: str, tmp_path: Path) -> None:
+    random = Random(4)
+    spans = [as_span(record) for number in range(40) for record in family(random, number)]
+    chdb.fill(spans)
+    file = tmp_path / "spans.jsonl"
+    file.write_text("".join(f"{as_line(span)}\n" for span in spans), encoding="utf-8")
+    drawn = []
+    for path in (Path(url), file):
+        with open_study([path], host=FixedHost(), reading=ReadOptions(cache=False, rows=True)) as study:
+            windows = io.StringIO()
+            write_csv(study, "windows", windows)
+            chart = read_chart(study.connection, [agent.agent for agent in study.report.agents])
+            trace = io.BytesIO()
+            write_perfetto(study, trace)
+            drawn.append((windows.getvalue(), chart, len(trace.getvalue()), render_html(study).count("<rect")))
+    assert drawn[0][0].count("\n") > 30
+    assert drawn[0] == drawn[1]
+
+
+def test_too_big_a_table_is_not_drawn(chdb: Chdb, url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(copying, "MOST_ROWS", 5)
+    chdb.fill(conversation())
+    result = CliRunner().invoke(command, [url, "--html", str(tmp_path / "x.html")])
+    assert result.exit_code == 1
+    assert "leave pictures and windows out" in str(result.exception)
 
 
 def test_empty_table_has_no_figure(chdb: Chdb, url: str) -> None:

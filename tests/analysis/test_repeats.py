@@ -89,7 +89,9 @@ def test_consumer_of_a_generator_is_not_the_tools_time(tmp_path: Path) -> None:
     paused: dict[str, Any] = {
         "kvtrace__suspended__unix_ns": [at_ns(2), at_ns(5), at_ns(6), at_ns(7), at_ns(9), at_ns(40)]
     }
-    (agent,) = report(tmp_path, tool(0, 10, 1, **paused), otlp_span(MODEL, 2, 4, span=2, agent="a")).agents
+    found = report(tmp_path, tool(0, 10, 1, **paused), otlp_span(MODEL, 2, 4, span=2, agent="a"))
+    (agent,) = found.agents
+    assert [(each.tool, each.total_s, each.p50_s) for each in found.tools] == [("grep", 5, 5)]
     assert (agent.wall_s, agent.tool_union_s) == (10, 10)
     assert (agent.blocked_s, agent.generating_s, agent.overhead_s) == (5, 2, 3)
     assert agent.human_s == 0

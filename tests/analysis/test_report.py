@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvtrace.analysis import NoDataError, ReportOptions, build_report
+from kvtrace.analysis.render.caveats import caveats
 from kvtrace.analysis.report import AgentReport, Report
 from kvtrace.analysis.sources.values import text
 from kvtrace.analysis.testing import FixedHost, at_ns, otlp_span, write_otlp
@@ -328,3 +329,19 @@ def test_control_characters_of_names_are_replaced(tmp_path: Path) -> None:
     odd = 'a,"b"\n\x00\x1b\ud800;é'
     span = otlp_span(TOOL, 0, 1, span=1, agent="a", attributes={names.GEN_AI_TOOL_NAME: odd})
     assert report(tmp_path, [span]).tools[0].tool == 'a,"b"\ufffd\ufffd\ufffd\ufffd;é'
+
+
+def test_workflow_around_agents_is_no_agent(tmp_path: Path) -> None:
+    spans = [
+        otlp_span("invoke_workflow", 0, 10, span=1, name="flow"),
+        otlp_span(RUN, 0, 6, span=2, parent=1, name="outer"),
+        otlp_span(RUN, 1, 5, span=3, parent=2, agent="inner"),
+        otlp_span(MODEL, 1, 3, span=4, parent=3, agent="inner"),
+        otlp_span(TOOL, 3, 5, span=5, parent=3, agent="inner", attributes={names.GEN_AI_TOOL_NAME: "grep"}),
+    ]
+    result = report(tmp_path, spans)
+    assert [agent.agent for agent in result.agents] == ["inner"]
+    assert (result.pooled.b, result.pooled.blocked_s, result.pooled.windows.count) == (0.5, 2, 1)
+    assert [tool.tool for tool in result.tools] == ["grep"]
+    assert (result.pooled.anomalies.containers, result.pooled.anomalies.idle_agents) == (2, 0)
+    assert "2 agents that only held other agents together left out" in caveats(result)

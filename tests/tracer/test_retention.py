@@ -100,6 +100,23 @@ def test_files_of_others_and_links_are_left_alone(tmp_path: Path) -> None:
     assert (elsewhere / "1-2.jsonl").exists()
 
 
+def test_notes_of_hooks_go_by_age(tmp_path: Path) -> None:
+    gone, kept = make_run(tmp_path, "session-gone", 40), make_run(tmp_path, "session-kept", 1)
+    for run, name, days in (
+        (gone, "hook-s.0000000000000001.open", 40),
+        (kept, "hook-s.0000000000000002.open", 40),
+        (kept, "hook-s.0000000000000003.open", 1),
+        (kept, "notes.open", 40),
+    ):
+        (run / name).write_text("{}")
+        os.utime(run / name, (NOW - days * DAY, NOW - days * DAY))
+        os.utime(run, (NOW - 40 * DAY, NOW - 40 * DAY))
+    assert tidy(tmp_path) == ["session-gone"]
+    assert not gone.exists()
+    left = {path.name for path in kept.iterdir()}
+    assert left == {"1-2.jsonl", "hook-s.0000000000000003.open", "notes.open"}
+
+
 def test_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     assert tidy(tmp_path / "none") == []
     assert not (tmp_path / "none").exists()

@@ -90,7 +90,7 @@ def command(
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     with ExitStack() as stack:
-        study = _open(stack, paths, every_run, options, not no_cache)
+        study = _open(stack, paths, every_run, options, not no_cache, outputs.draws)
         if versus:
             _compare(study, _open(stack, versus, False, options, not no_cache), as_json)
         else:
@@ -106,6 +106,11 @@ class _Outputs:
     html_file: Path | None
     perfetto_file: Path | None
     forecast_file: Path | None
+
+    @property
+    def draws(self) -> bool:
+        """Whether spans are needed, and not figures alone."""
+        return bool(self.html_file or self.perfetto_file or self.table == "windows")
 
     def write(self, study: Study) -> None:
         """Write the files first, so that what is printed comes last."""
@@ -137,18 +142,20 @@ def _check(paths: tuple[Path, ...], every_run: bool, versus: tuple[Path, ...], o
         raise click.UsageError("--all means every recorded run; leave it out where you name a PATH.")
     if outputs.as_json and outputs.table:
         raise click.UsageError("--json and --csv are two forms of the same report; choose one.")
-    draws = outputs.html_file or outputs.perfetto_file or outputs.table == "windows"
-    if draws and any(str(path).startswith("clickhouse:") for path in paths):
-        raise click.UsageError(
-            "--html, --perfetto and --csv windows need the spans, which stay in ClickHouse; name an exported file."
-        )
     if versus and (outputs.table or outputs.html_file or outputs.perfetto_file or outputs.forecast_file):
         raise click.UsageError(
             "--vs compares two runs as text or with --json; make other files from one run at a time."
         )
 
 
-def _open(stack: ExitStack, paths: tuple[Path, ...], every_run: bool, options: ReportOptions, cache: bool) -> Study:
+def _open(
+    stack: ExitStack,
+    paths: tuple[Path, ...],
+    every_run: bool,
+    options: ReportOptions,
+    cache: bool,
+    rows: bool = False,
+) -> Study:
     from kvtrace.analysis import (
         AnalysisError,
         NoDataError,
@@ -162,7 +169,7 @@ def _open(stack: ExitStack, paths: tuple[Path, ...], every_run: bool, options: R
 
     try:
         with ReadingBar() as bar:
-            reading = ReadOptions(cache=cache, progress=bar)
+            reading = ReadOptions(cache=cache, progress=bar, rows=rows)
             return stack.enter_context(open_study(paths, options=options, every_run=every_run, reading=reading))
     except SourceNotFoundError as error:
         raise click.UsageError(str(error)) from error

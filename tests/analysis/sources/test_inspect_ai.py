@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,34 @@ def test_archive_equals_the_document(tmp_path: Path) -> None:
         file.writestr("summaries.json", "[]")
     assert report(archive).agents == report(document).agents
     assert [skip.why.split(" is")[0] for skip in records(archive)[1].skips] == ["samples/q2_epoch_1.json"]
+
+
+def test_call_that_names_the_agent_it_starts_holds_its_run(tmp_path: Path) -> None:
+    # As of version 0.3.285: the call is filed under the span of the agent that makes it, not under its own.
+    events = [
+        begin(0, "react", "agent", None),
+        model(0, 2, "react"),
+        begin(2, "call", "tool", "react"),
+        tool(2, 9, "react", "c1", agent_span_id="helper"),
+        begin(3, "helper", "agent", "call"),
+        model(3, 5, "helper"),
+        event("span_end", 8, "helper", id="helper"),
+        model(9, 10, "react"),
+    ]
+    found = report(write_document(tmp_path / "log.json", {**LOG, "samples": [{**SAMPLE, "events": events}]}))
+    main, sub = found.agents
+    assert (main.tool_calls, main.blocked_s, main.model_elsewhere_s) == (1, 7, 2)
+    assert (sub.parent, sub.wall_s) == (main.agent, 5)
+    assert [each.tool for each in found.tools] == ["bash"]
+
+
+def test_archive_compressed_with_zstandard_is_read(tmp_path: Path) -> None:
+    archives = pytest.importorskip("zipfile" if sys.version_info >= (3, 14) else "backports.zstd.zipfile")
+    document = write_document(tmp_path / "log.json", {**LOG, "samples": [SAMPLE]})
+    with archives.ZipFile(tmp_path / "log.eval", "w", archives.ZIP_ZSTANDARD) as file:
+        file.writestr("_journal/start.json", json.dumps(LOG))
+        file.writestr("samples/q1_epoch_1.json", json.dumps(SAMPLE))
+    assert report(tmp_path / "log.eval").agents == report(document).agents
 
 
 def test_pending_events_are_open(tmp_path: Path) -> None:

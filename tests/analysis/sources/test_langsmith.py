@@ -55,6 +55,19 @@ def test_every_layout_is_read(tmp_path: Path, content: Any) -> None:
     assert (records[1].input_tokens, records[1].output_tokens) == (40, 4)
 
 
+def test_tokens_are_read_where_the_sdk_writes_them(tmp_path: Path) -> None:
+    told = {"usage_metadata": {"input_tokens": 12, "output_tokens": 5, "total_tokens": 17}}
+    runs = [
+        run("a", "llm", 0, 1, outputs=told),
+        run("b", "llm", 1, 2, outputs={"text": ""}, extra={"metadata": told}),
+        run("c", "llm", 2, 3, outputs=told, prompt_tokens=40, completion_tokens=4),
+        run("d", "llm", 3, 4, outputs=None),
+    ]
+    _, records, _ = read_source(tmp_path / "x.json", runs)
+    found = [(record.input_tokens, record.output_tokens) for record in records]
+    assert found == [(12, 5), (12, 5), (40, 4), (None, None)]
+
+
 def test_lineage_comes_from_the_dotted_order_where_fields_are_missing(tmp_path: Path) -> None:
     at = "20231114T221320000000Z"
     orphan = {**TOOL, "trace_id": None, "parent_run_id": None, "dotted_order": f"{at}t1.{at}p2.{at}search@3"}

@@ -99,6 +99,22 @@ def test_events_of_version_1(tmp_path: Path, lines: bool) -> None:
     assert calls(path) == [("terminal", 3, 8), ("editor", 3, 9)]
 
 
+def test_stored_conversation_is_read_as_one_and_again_when_it_grows(tmp_path: Path) -> None:
+    whole = report(write_document(tmp_path / "whole.json", VERSION1)).agents
+    events = tmp_path / "conversation" / "events"
+    events.mkdir(parents=True)
+    names = [f"event-{number:05d}-{number:08x}-00aa.json" for number in range(len(VERSION1))]
+    for name, each in zip(names[:6], VERSION1, strict=False):
+        write_document(events / name, each)
+    (agent,) = report(tmp_path / "conversation").agents
+    assert (agent.name, agent.tool_calls) == ("conversation", 2)
+    for name, each in zip(names[6:], VERSION1[6:], strict=True):
+        write_document(events / name, each)
+    found = report(tmp_path / "conversation")
+    assert [states(agent) for agent in found.agents] == [states(agent) for agent in whole]
+    assert sum(source.skipped for source in found.sources) == 0
+
+
 def test_one_event_a_file_gives_a_sentence(tmp_path: Path) -> None:
     path = write_document(tmp_path / "event-00002.json", VERSION1[2])
     with pytest.raises(NoDataError, match="give the whole list"):

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvtrace.analysis import pieces
 from kvtrace.analysis.normal import Notes
 from kvtrace.analysis.pieces import Piece, read_piece
 from kvtrace.analysis.rows import RowWriter, as_row, own_of, shared_of
-from kvtrace.analysis.sources import otlp_json
-from kvtrace.analysis.sources.genai import WANTED
+from kvtrace.analysis.sources import otlp_json, span_patterns
+from kvtrace.analysis.sources.genai import PASSED_ON_NUMBERS, PASSED_ON_TEXTS, WANTED
 from kvtrace.analysis.sources.otlp_lean import LeanReader
 from kvtrace.analysis.testing import at_ns, otlp_span
 from kvtrace.tracer import attributes as names
@@ -116,6 +117,85 @@ def test_lean_reading_equals_tolerant_reading(tmp_path_factory: pytest.TempPathF
     path = folder / "spans.jsonl"
     path.write_bytes(b'{"resourceSpans": []}\n' * 2 + b"".join(odd_line(random) for _ in range(12)))
     assert by_pieces(path, folder) == by_definition(path)
+
+
+def plain_span(random: Random) -> dict[str, Any]:
+    """A span as programs write them."""
+    operation = random.choice(("chat", "execute_tool", "invoke_agent", None))
+    keys = random.sample((*KEYS, *sorted(PASSED_ON_TEXTS), *sorted(PASSED_ON_NUMBERS)), random.randrange(4))
+    said = {key: random.choice(("x", "grep", 7, 12)) for key in keys}
+    return otlp_span(operation, 1, random.choice((2, 3, None)), span=1, parent=1, agent="a", attributes=said)
+
+
+def varied(random: Random, span: dict[str, Any]) -> dict[str, Any]:
+    """The same span but for what spans of one form differ in, and now and then for something else."""
+    span = json.loads(json.dumps(span))
+    odd = random.random() < 0.2
+    span["spanId"] = random.choice(("1" * 16, "0" * 16, "AB" * 8)) if odd else f"{random.randrange(1, 99):016x}"
+    for key in [key for key in ("startTimeUnixNano", "endTimeUnixNano") if key in span]:
+        span[key] = random.choice(INSTANTS if odd else (at_ns(5), str(at_ns(6))))
+    for attribute in span["attributes"] if isinstance(span.get("attributes"), list) else ():
+        if not isinstance(attribute, dict) or "value" not in attribute:
+            continue
+        value = attribute["value"]
+        if odd and random.random() < 0.3:
+            attribute["value"] = random.choice(VALUES)
+        elif isinstance(value, dict) and "stringValue" in value and attribute["key"] != names.GEN_AI_OPERATION_NAME:
+            value["stringValue"] = random.choice((value["stringValue"], "call", *TEXTS[: 12 if odd else 2]))
+        elif isinstance(value, dict) and "intValue" in value:
+            value["intValue"] = random.choice((value["intValue"], 5, "12"))
+    return span
+
+
+def line_of(random: Random, spans: list[dict[str, Any]], resource: Any) -> bytes:
+    document = {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": spans}]}]}
+    compact = (",", ":") if random.random() < 0.9 else None
+    ascii_only = random.random() < 0.9
+    return json.dumps(document, separators=compact, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass") + b"\n"
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_reading_by_patterns_equals_tolerant_reading(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    random = Random(seed)
+    folder = tmp_path_factory.mktemp("patterns")
+    path = folder / "spans.jsonl"
+    forms = [plain_span(random), plain_span(random), odd_span(random)]
+    lines = [b'{"resourceSpans": []}\n' * 2]
+    for _ in range(40):
+        spans = [varied(random, random.choice(forms)) for _ in range(random.choice((1, 1, 1, 2, 3)))]
+        lines.append(line_of(random, spans, random.choice(RESOURCES[:2])))
+    path.write_bytes(b"".join(lines))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(span_patterns, "_WORTH_LEARNING", 1)
+        patch.setattr(pieces, "_READ_BYTES", random.choice((1, 700, 5000)))
+        assert by_pieces(path, folder) == by_definition(path)
+
+
+def test_spans_of_a_form_are_decoded_only_until_it_is_learned(tmp_path: Path) -> None:
+    path = tmp_path / "spans.jsonl"
+    more = {names.GEN_AI_TOOL_CALL_ID: "c", "http.url": "x", names.GEN_AI_TOOL_NAME: "grep"}
+    with path.open("w") as file:
+        for number in range(1, 400):
+            called = {**more, names.GEN_AI_TOOL_CALL_ID: f"call-{number}", "http.url": f"/{number}"}
+            span = otlp_span("execute_tool", number, number + 1, span=number, parent=9, agent="a", attributes=called)
+            other = otlp_span("chat", number, None, span=number + 1000, agent=f"a{number}")
+            file.write(
+                json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span, other]}]}]}, separators=(",", ":"))
+                + "\n"
+            )
+    decoded: list[bytes] = []
+    read = LeanReader.read
+
+    def reading(lean: LeanReader, line: bytes) -> bool:
+        decoded.append(line)
+        return read(lean, line)
+
+    with pytest.MonkeyPatch.context() as patch, RowWriter(tmp_path) as rows:
+        patch.setattr(LeanReader, "read", reading)
+        read_piece(Piece(str(path), 0, path.stat().st_size), rows)
+    assert len(decoded) == 64
+    assert by_pieces(path, tmp_path) == by_definition(path)
 
 
 def test_plain_lines_never_need_the_tolerant_reader(tmp_path: Path) -> None:

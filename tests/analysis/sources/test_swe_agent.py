@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kvtrace.analysis import NoDataError
+from kvtrace.analysis.testing import at_ns
 
 from .support import BEGAN, calls, iso, records, report, states, write_document, write_rows
 
@@ -53,10 +54,28 @@ def test_mini_trajectory_is_differences_of_neighbours(tmp_path: Path) -> None:
     ]
     path = write_document(tmp_path / "m.json", {"messages": rows, "info": {"mini_version": "2"}})
     (agent,) = report(path).agents
-    assert (agent.tool_calls, agent.open_calls, agent.model_calls) == (2, 1, 3)
+    assert (agent.tool_calls, agent.open_calls, agent.model_calls) == (2, 0, 3)
     assert states(agent) == (15, 4 + 3 + 2, 5, 0)
     assert records(path)[0][0].input_tokens in (40, None)
     assert any("turns" in limit for limit in report(path).sources[0].cannot_show)
+
+
+def test_submission_of_a_finished_mini_run_is_not_open(tmp_path: Path) -> None:
+    # As version 2.4.6 writes it: neither the prompts nor the last word bear an instant.
+    messages = [
+        {"role": "system", "content": ""},
+        {"role": "assistant", "content": "", "extra": {"actions": [{"command": "make"}], "timestamp": at_ns(0) / 1e9}},
+        {"role": "tool", "content": "", "extra": {"returncode": 0, "timestamp": at_ns(4) / 1e9}},
+        {"role": "assistant", "content": "", "extra": {"actions": [{"command": "echo"}], "timestamp": at_ns(6) / 1e9}},
+        {"role": "exit", "content": "", "extra": {"exit_status": "Submitted", "submission": ""}},
+    ]
+    document = {"messages": messages, "trajectory_format": "mini-swe-agent-1.1", "info": {"mini_version": "2.4.6"}}
+    found = report(write_document(tmp_path / "m.json", document))
+    assert (found.pooled.open_calls, found.pooled.tool_calls) == (0, 2)
+    assert (found.pooled.blocked_s, found.pooled.generating_s) == (4, 2)
+    limits = found.sources[0].cannot_show
+    assert len(limits) == len(set(limits))
+    assert any("hands the answer in" in limit for limit in limits)
 
 
 def test_mini_trajectory_without_instants_gives_a_sentence(tmp_path: Path) -> None:

@@ -1,0 +1,6 @@
+-- Which rows does each group consist of? Parts never change, so the same parts of the same traces are the same rows.
+select home, bit_xor(hash(part, trace_key)) as print, count(*) as pieces, sum(rows)::bigint as rows
+from pairs
+join homes using (trace_key)
+where node = trace_key and rows > 0
+group by home
