@@ -1,0 +1,1 @@
+"""``kvtrace serve``: an OpenAI-compatible server over one engine. Needs ``kvtrace[engine]``; see docs/serve.md."""

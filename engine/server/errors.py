@@ -1,0 +1,112 @@
+"""Errors as OpenAI's clients expect them: a status and ``{"error": {message, type, param, code}}``."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from ..errors import EngineError, EngineStopped, ModelError, NotInstalled, QueueFull, RequestRefused
+from .encoding import json_bytes
+
+CLIENT_GONE: Final = 499  # nginx's number; nobody is there to read it
+_log = logging.getLogger(__name__)
+
+
+class ApiError(Exception):
+    """Ends a request with a sentence. ``retry_after_s`` tells the client when to come back."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.retry_after_s = retry_after_s
+
+    def body(self) -> dict[str, Any]:
+        """The error object."""
+        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+
+    @property
+    def kind(self) -> str:
+        """OpenAI's ``type`` for the status."""
+        known = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+        return known.get(self.status) or ("invalid_request_error" if self.status < 500 else "server_error")
+
+    def response(self) -> Response:
+        """The whole answer."""
+        headers = {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
+        if self.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        return Response(json_bytes(self.body()), self.status, headers, "application/json")
+
+
+def api_error(error: EngineError, retry_after_s: int = 1) -> ApiError:
+    """What the client is told of an error of the engine."""
+    message = str(error)
+    if isinstance(error, QueueFull):
+        return ApiError(429, message, code="queue_full", retry_after_s=retry_after_s)
+    if isinstance(error, RequestRefused | ModelError | NotInstalled):
+        code = "context_length_exceeded" if "the context is" in message or "whole pool" in message else None
+        return ApiError(400, message, param=getattr(error, "param", None), code=code)
+    status = 503 if isinstance(error, EngineStopped) and "closed" in message else 500
+    return ApiError(status, message, code="engine_error")
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Answer every error in the one shape."""
+
+    async def ours(_request: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiError)
+        return error.response()
+
+    async def engines(_request: Request, error: Exception) -> Response:
+        assert isinstance(error, EngineError)
+        return api_error(error).response()
+
+    async def invalid(_request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return _invalid(error).response()
+
+    async def http(_request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        response = ApiError(error.status_code, str(error.detail)).response()
+        response.headers.update(error.headers or {})
+        return response
+
+    async def unforeseen(request: Request, error: Exception) -> Response:
+        _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        return ApiError(500, f"kvtrace failed ({type(error).__name__}); its log has the details").response()
+
+    app.add_exception_handler(ApiError, ours)
+    app.add_exception_handler(EngineError, engines)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(Exception, unforeseen)
+
+
+def _invalid(error: RequestValidationError) -> ApiError:
+    """The first thing wrong with a body, in one sentence."""
+    first: dict[str, Any] = next(iter(error.errors()), {})
+    kind, place = first.get("type"), [str(part) for part in first.get("loc", ()) if part not in ("body", "query")]
+    if kind == "json_invalid":
+        why = (first.get("ctx") or {}).get("error", "")
+        return ApiError(400, f"the body is no JSON ({why}): send one JSON object")
+    if not place:
+        return ApiError(400, "send one JSON object, with the header Content-Type: application/json")
+    # A union's branches are named in the path; the field itself comes first.
+    name = place[0]
+    return ApiError(400, f"{name}: {first.get('msg', 'is not valid')}", param=name)

@@ -1,0 +1,143 @@
+"""Who may reach the server: the bearer key, and no web page. Pure ASGI, in front of everything."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import socket
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+from fastapi import HTTPException
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .errors import ApiError
+from .settings import ServerSettings
+
+MOST_BODY_BYTES: Final = 32 << 20
+_OPEN: Final = frozenset({"/health", "/v1/health"})
+_LOOPBACK: Final = frozenset({"localhost", "ip6-localhost", "ip6-loopback"})
+_PAGES: Final = frozenset({"cross-site", "same-site"})
+_HOST: Final = "give it with --allow-host where that is right"
+_ORIGIN: Final = "give it with --allow-origin where that is right"
+
+
+class Guard:
+    """Refuses requests before any route sees them.
+
+    * The ``Host`` must be an address, loopback, this machine's name or an allowed name: a page whose own name was
+      pointed here (DNS rebinding) bears its own.
+    * A request that a browser sends for a page (``Origin``, ``Sec-Fetch-Site``) must come from an allowed origin, or
+      from this server itself.
+    * The key is compared in constant time; ``/health`` needs none.
+    """
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+        self._app = app
+        self._key = None if settings.api_key is None else settings.api_key.encode()
+        self._origins = frozenset(origin.rstrip("/").lower() for origin in settings.allowed_origins)
+        own = {socket.gethostname().lower(), settings.host.lower()}
+        self._hosts = _LOOPBACK | own | {name.lower().rstrip(".") for name in settings.allowed_hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on what may pass."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        origin = headers.get("origin")
+        if origin is not None and origin.lower() in self._origins:
+            send = _allowing(send, origin)
+            if scope["method"] == "OPTIONS":
+                await Response(status_code=204)(scope, receive, send)
+                return
+        refusal = (
+            self._host(headers) or self._page(headers) or self._bearer(scope["path"], headers) or _too_large(headers)
+        )
+        if refusal is not None:
+            await refusal.response()(scope, receive, send)
+            return
+        await self._app(scope, _limited(receive), send)
+
+    def _host(self, headers: Mapping[str, str]) -> ApiError | None:
+        name = _host_name(headers.get("host", ""))
+        if name is None or name in self._hosts or name.endswith(".localhost") or _is_address(name):
+            return None
+        return ApiError(403, f"the host name {name[:100]!r} is not this server's: {_HOST}", code="host_not_allowed")
+
+    def _page(self, headers: Mapping[str, str]) -> ApiError | None:
+        origin = headers.get("origin")
+        if origin is None:
+            if headers.get("sec-fetch-site") in _PAGES:
+                return ApiError(403, "web pages may not ask this server", code="origin_not_allowed")
+            return None
+        if origin.lower() in self._origins or urlsplit(origin).netloc.lower() == headers.get("host", "").lower():
+            return None
+        return ApiError(403, f"web pages of {origin[:100]!r} may not ask: {_ORIGIN}", code="origin_not_allowed")
+
+    def _bearer(self, path: str, headers: Mapping[str, str]) -> ApiError | None:
+        if self._key is None or path in _OPEN:
+            return None
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        # Both sides are bytes, so that a key beyond ASCII is compared and not refused with an exception.
+        if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), self._key):
+            return None
+        message = "the API key is missing or wrong: send Authorization: Bearer KEY"
+        return ApiError(401, message, code="invalid_api_key")
+
+
+def _too_large(headers: Mapping[str, str]) -> ApiError | None:
+    length = headers.get("content-length", "")
+    if not (length.isascii() and length.isdigit()) or int(length) <= MOST_BODY_BYTES:
+        return None
+    return ApiError(413, f"the body has {length} bytes, {MOST_BODY_BYTES} are taken: send less")
+
+
+def _limited(receive: Receive) -> Receive:
+    """For bodies that do not say how long they are."""
+    size = 0
+
+    async def limited() -> Message:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > MOST_BODY_BYTES:
+            raise HTTPException(413, f"the body has more than {MOST_BODY_BYTES} bytes: send less")
+        return message
+
+    return limited
+
+
+def _host_name(host: str) -> str | None:
+    """The name in a ``Host`` header, without its port; ``None`` where there is none, as in HTTP/1.0."""
+    host = host.strip().lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].rstrip(".") or None
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _allowing(send: Send, origin: str) -> Send:
+    async def with_cors(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers["Access-Control-Allow-Origin"] = origin
+            headers["Access-Control-Allow-Headers"] = "*, Authorization"
+            headers["Access-Control-Allow-Methods"] = "GET, POST, OPTIONS"
+            headers.add_vary_header("Origin")
+        await send(message)
+
+    return with_cors

@@ -1,0 +1,175 @@
+"""From settings to a running engine: load the model, size the pools, start. Runs in a thread of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ..config import EngineConfig
+from ..errors import ConfigError, EngineError, ModelError
+from .service import Service
+from .settings import ServerSettings
+
+if TYPE_CHECKING:
+    from ..model import LoadedModel
+    from ..sizing import Pools
+
+PhaseListener = Callable[[str, float], None]
+
+_LEAST_CONTEXT: Final = 2048
+_GPU_STEP_TOKENS: Final = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What runs now, for who started it."""
+
+    model_id: str
+    device: str
+    context_tokens: int
+    vram_tokens: int
+    host_tokens: int
+    policy: str
+    seconds: float
+
+
+class Phases:
+    """Tells the service and a listener what is being done, and how long each thing took."""
+
+    def __init__(self, service: Service, listener: PhaseListener) -> None:
+        self._service = service
+        self._listener = listener
+        self._started = time.monotonic()
+        self._phase: str | None = None
+
+    def enter(self, phase: str) -> None:
+        """The phase before is over."""
+        self.leave()
+        self._phase, self._started = phase, time.monotonic()
+        self._service.entered(phase)
+
+    def leave(self) -> None:
+        """No phase follows."""
+        if self._phase is not None:
+            self._listener(self._phase, time.monotonic() - self._started)
+        self._phase = None
+
+
+def start_engine(service: Service, listener: PhaseListener) -> Started:
+    """Load, size and start everything; the service answers requests when this returns.
+
+    Args:
+        service: gets phases and the engine.
+        listener: told each phase's name and seconds when it is over.
+
+    Raises:
+        EngineError: what is missing or does not fit, and what to try.
+    """
+    settings, phases = service.settings, Phases(service, listener)
+    phases.enter("importing torch and transformers")
+    import torch
+
+    from ..api import Engine
+    from ..model import load_model
+
+    device = _device(settings.device)
+    try:
+        model = load_model(settings.source, device=device, on_phase=phases.enter)
+        phases.enter("making the KV pools" if device == "cpu" else "making the KV pools, compiling kernels")
+        config, pools = configure(settings, model)
+        engine = Engine.start(model, config)
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise ModelError(_out_of_memory(settings, device, error)) from error
+    phases.leave()
+    service.opened(engine, model, config)
+    block = model.geometry.block_tokens
+    return Started(
+        model_id=model.model_id,
+        device=_device_name(device),
+        context_tokens=config.context_tokens,
+        vram_tokens=pools.device_blocks * block,
+        host_tokens=pools.host_blocks * block if config.policy.uses_host else 0,
+        policy=config.policy.value,
+        seconds=time.monotonic() - service.started_monotonic,
+    )
+
+
+def configure(settings: ServerSettings, model: LoadedModel) -> tuple[EngineConfig, Pools]:
+    """The engine's sizes. A context that nobody asked for is as long as the model's own, or as what fits.
+
+    Raises:
+        ConfigError: it does not fit.
+    """
+    from ..sizing import plan_pools
+
+    kv_host = settings.kv_host_bytes if settings.policy.uses_host else 0
+    context = settings.context_tokens or model.context_tokens
+
+    def plan(tokens: int) -> Pools:
+        return plan_pools(
+            model.geometry,
+            model.weights_bytes,
+            str(model.device),
+            settings.kv_vram_bytes,
+            kv_host,
+            tokens,
+            settings.slots,
+        )
+
+    try:
+        pools = plan(context)
+    except ConfigError:
+        if settings.context_tokens is not None or context <= _LEAST_CONTEXT:
+            raise
+        pools = plan(_LEAST_CONTEXT)
+        context = min(context, pools.device_blocks * model.geometry.block_tokens)
+    gpu = model.device.type != "cpu"
+    step = settings.step_tokens or max(_GPU_STEP_TOKENS if gpu else 512, settings.slots)
+    config = EngineConfig(
+        device_blocks=pools.device_blocks,
+        host_blocks=pools.host_blocks,
+        slots=settings.slots,
+        step_tokens=step,
+        context_tokens=context,
+        queue_requests=settings.queue_requests,
+        policy=settings.policy,
+    )
+    return config, pools
+
+
+def _device(asked: str) -> str:
+    import torch
+
+    if asked == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if asked.startswith("cuda") and not torch.cuda.is_available():
+        raise NoGpu(
+            "torch finds no GPU; `kvtrace doctor` says what there is. Give --device cpu, or install a build of torch "
+            "for your card"
+        )
+    return asked
+
+
+class NoGpu(EngineError):
+    """A GPU was asked for, and there is none."""
+
+
+def _device_name(device: str) -> str:
+    import torch
+
+    if device.startswith("cuda"):
+        return f"{device} ({torch.cuda.get_device_name(torch.device(device))})"
+    return device
+
+
+def _out_of_memory(settings: ServerSettings, device: str, error: BaseException) -> str:
+    """What to tell where an allocation failed although the sizes looked right, or the weights alone did not fit."""
+    from ..device import device_memory
+
+    said = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return (
+        f"{settings.source} does not fit: {device_memory(device).described} ({said}). Stop what holds the memory, give a "
+        "smaller --kv-vram or fewer --slots, or choose a smaller model"
+    )

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .support import Running, chat_body, text_body
+
+
+def _error(response: Any, status: int) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    error: dict[str, Any] = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert "Traceback" not in response.text
+    return error
+
+
+def test_a_prompt_that_is_too_long_is_refused_with_both_numbers(tiny_server: Running) -> None:
+    error = _error(tiny_server.complete([9] * 300), 400)
+    assert "300 tokens" in error["message"]
+    assert "256" in error["message"]
+    assert error["code"] == "context_length_exceeded"
+    error = _error(tiny_server.complete([9] * 200, max_tokens=100), 400)
+    assert "200 prompt tokens and max_tokens 100 make 300, the context is 256" in error["message"]
+    # A stream is refused with the same status, before it begins.
+    _error(tiny_server.complete([9] * 200, max_tokens=100, stream=True), 400)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"temperature": -1}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_k": -7}, None),
+        ({"min_p": 2}, "min_p"),
+        ({"n": 0}, "n"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"presence_penalty": 3}, "presence_penalty"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"99999": 1}}, None),
+        ({"logprobs": 21}, "logprobs"),
+        ({"stop": ["a"] * 20}, "stop"),
+        ({"echo": True}, "echo"),
+        ({"suffix": "x"}, "suffix"),
+        ({"best_of": 4}, "best_of"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [1, "a"]}, "prompt"),
+        ({"prompt": [True, False]}, "prompt"),
+        ({"prompt": {}}, "prompt"),
+        ({"prompt": [5, 99999]}, None),
+        ({"prompt": [5, -1]}, None),
+        ({"prompt": [[5], [9] * 300]}, None),
+        ({"prompt": [[5]] * 50, "n": 3}, "n"),
+    ],
+)
+def test_completions_that_cannot_be_are_refused(
+    tiny_server: Running, fields: dict[str, Any], param: str | None
+) -> None:
+    error = _error(tiny_server.http.post("/v1/completions", json=text_body(tiny_server.model, [5, 6]) | fields), 400)
+    assert error["type"] == "invalid_request_error"
+    if param is not None:
+        assert error["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": "hello"}, "messages"),
+        ({"functions": [{}]}, "send tools"),
+        ({"modalities": ["text", "audio"]}, "only text"),
+        ({"top_logprobs": 3}, "needs logprobs"),
+    ],
+)
+def test_chats_that_cannot_be_are_refused(tiny_server: Running, fields: dict[str, Any], words: str) -> None:
+    body = chat_body(tiny_server.model, "hello") | fields
+    assert words in _error(tiny_server.http.post("/v1/chat/completions", json=body), 400)["message"]
+
+
+def test_bodies_that_are_no_json_are_refused(tiny_server: Running) -> None:
+    for content, content_type in ((b"{", "application/json"), (b"[1]", "application/json"), (b"a=b", "text/plain")):
+        response = tiny_server.http.post("/v1/completions", content=content, headers={"Content-Type": content_type})
+        assert "JSON object" in _error(response, 400)["message"] or "valid" in response.text
+    huge = tiny_server.http.post(
+        "/v1/completions", content=b" " * (33 << 20), headers={"Content-Type": "application/json"}
+    )
+    _error(huge, 413)
+    unsaid = tiny_server.http.post("/v1/completions", content=iter([b" " * (1 << 20)] * 33))
+    _error(unsaid, 413)
+
+
+def test_other_models_and_paths_are_not_found(tiny_server: Running) -> None:
+    error = _error(tiny_server.chat("hello", model="gpt-7"), 404)
+    assert error["code"] == "model_not_found"
+    assert tiny_server.model in error["message"]
+    _error(tiny_server.http.get("/v1/nothing"), 404)
+    _error(tiny_server.http.get("/v1/chat/completions"), 405)
+    _error(tiny_server.http.get("/v1/models/gpt-7"), 404)
+
+
+def test_embeddings_are_refused_clearly(tiny_server: Running) -> None:
+    error = _error(tiny_server.http.post("/v1/embeddings", json={"input": "x", "model": tiny_server.model}), 404)
+    assert "generate text" in error["message"]
+
+
+def test_models_name_the_one_that_is_served(tiny_server: Running) -> None:
+    (model,) = tiny_server.http.get("/v1/models").json()["data"]
+    assert (model["id"], model["max_model_len"]) == (tiny_server.model, 256)
+    assert tiny_server.http.get(f"/v1/models/{tiny_server.model}").json() == model
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        rb'{"model": "%s", "messages": [{"role": "user", "content": "\ud800"}]}',
+        rb'{"model": "%s", "messages": [{"role": "user", "content": "x", "\udfff": 1}]}',
+        rb'{"model": "%s", "messages": [{"role": "user", "content": "x"}], "user": "\ud800"}',
+        rb'{"model": "\ud800", "messages": [{"role": "user", "content": "x"}]}',
+        rb'{"model": "%s", "messages": [{"role": "user", "content": NaN}]}',
+        rb'{"model": "%s", "messages": [{"role": 7, "content": "x"}]}',
+        rb'{"model": "%s", "messages": [{"content": "x"}]}',
+        rb'{"model": "%s", "messages": [{"role": "user", "content": "x"}], "seed": 1e400}',
+        rb'{"model": "%s", "messages": [{"role": "user", "content": "x"}], "temperature": NaN}',
+        b'{"model": "%s", "messages": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+        b'{"model": "%s", "messages": [{"role": "user", "content": "\xff"}]}',
+        rb'{"model": "%s", "messages": [{"role": "user", "content": "x"}], "stop": ["\ud800"]}',
+    ],
+)
+def test_odd_values_are_refused_without_a_fault(tiny_server: Running, body: bytes) -> None:
+    content = body.replace(b"%s", tiny_server.model.encode())
+    response = tiny_server.http.post(
+        "/v1/chat/completions", content=content, headers={"Content-Type": "application/json"}
+    )
+    _error(response, 400)
+
+
+def test_any_text_can_be_a_prompt(tiny_server: Running) -> None:
+    for prompt in ("\x00", "\U0010ffff", "<|im_end|>", " ", "\N{REPLACEMENT CHARACTER}", "e\u0301"):
+        assert tiny_server.complete(prompt, max_tokens=2).status_code == 200
+        assert tiny_server.chat(prompt, max_tokens=2).status_code == 200
