@@ -6,7 +6,7 @@ import asyncio
 import json
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,6 +41,7 @@ class Asked:
     steady_s: float | None
     seed: int
     slots: int
+    vocabulary: int
     key: str | None
 
 
@@ -88,6 +89,9 @@ class Counts(click.ParamType[tuple[int, ...]]):
 @click.option("--steady", "steady_s", type=click.FloatRange(min=1), help="Replace finished agents for so many seconds.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of prompts and tool times.")
 @click.option("--slots", type=_COUNT, default=8, show_default=True, help="Slots of the ideal card to compare with.")
+@click.option(
+    "--vocabulary", type=click.IntRange(min=2), default=30_000, show_default=True, help="Prompts use ids below this."
+)
 @click.option("--api-key", "key", envvar="KVTRACE_ENGINE_KEY", help="Bearer key of the server.")
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Write turns/s and TTFT against N.")
 @click.option("--json", "as_json", is_flag=True, help="JSON with a schema version instead of a table.")
@@ -144,7 +148,7 @@ async def _run(asked: Asked, model: str, agents: int, number: int) -> Run:
     tools = _tools(asked.tool, asked.seed)
     async with Watcher(asked.url, asked.key) as watcher:
         if asked.steady_s is not None:
-            renew = _renewing(shape, tools, asked.seed, str(number))
+            renew = _renewing(asked, shape, tools, str(number))
             with TurnBar(f"{agents} agents", None) as bar:
                 turns = await run_steadily(
                     renew, agents, asked.steady_s, asked.url, model, key=asked.key, on_turn=bar.turn
@@ -168,18 +172,23 @@ def _plans(asked: Asked, shape: Shape, tools: Tools, run: str) -> tuple[AgentPla
     from kvtrace.engine.bench.agents.workload import closed_loop, read_sessions
     from kvtrace.engine.errors import ConfigError
 
-    if asked.trace is None:
-        return closed_loop(shape, tools, asked.seed, run)
     try:
-        return read_sessions(asked.trace, asked.seed, run)[: shape.agents]
+        if asked.trace is None:
+            plans = closed_loop(shape, tools, asked.seed, run)
+        else:
+            plans = read_sessions(asked.trace, asked.seed, run)[: shape.agents]
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
+    return tuple(replace(plan, vocabulary=asked.vocabulary) for plan in plans)
 
 
-def _renewing(shape: Shape, tools: Tools, seed: int, run: str) -> Callable[[int], AgentPlan]:
+def _renewing(asked: Asked, shape: Shape, tools: Tools, run: str) -> Callable[[int], AgentPlan]:
     from kvtrace.engine.bench.agents.workload import closed_loop_agent
 
-    return lambda index: closed_loop_agent(shape, tools, seed, run, index)
+    def renew(index: int) -> AgentPlan:
+        return replace(closed_loop_agent(shape, tools, asked.seed, run, index), vocabulary=asked.vocabulary)
+
+    return renew
 
 
 def _steady_window(turns: Sequence[TurnRecord], seconds: float) -> tuple[float, float]:

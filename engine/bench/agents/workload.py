@@ -12,8 +12,8 @@ from typing import Final
 
 from ...errors import ConfigError
 
-FIRST_TOKEN_ID: Final = 1000  # below lie the special tokens of the usual vocabularies
-VOCABULARY: Final = 30_000  # prompts use ids below this; every model served here has more
+VOCABULARY: Final = 30_000  # prompts use ids below this; the usual models have more
+_FIRST_ID: Final = 1000  # below lie the special tokens of the usual vocabularies
 COLUMNS: Final = (
     "session_id",
     "arrival_time",
@@ -51,25 +51,28 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class AgentPlan:
-    """One agent: when it begins, and its turns. ``seed`` makes its token ids, so equal seeds share a prompt."""
+    """One agent: when it begins, and its turns. ``seed`` makes its token ids, so equal seeds share a prompt.
+
+    All its ids are below ``vocabulary``.
+    """
 
     name: str
     starts_s: float
     turns: tuple[Turn, ...]
     seed: str
+    vocabulary: int = VOCABULARY
 
     def new_ids(self, turn: int) -> list[int]:
         """The token ids that its turn ``turn`` adds."""
-        return _ids(f"{self.seed}/{turn}", self.turns[turn].new_tokens)
+        return self._ids(f"{self.seed}/{turn}", self.turns[turn].new_tokens)
 
     def stand_in_ids(self, turn: int) -> list[int]:
         """As many ids as its turn ``turn`` generates, for a server that does not say which it generated."""
-        return _ids(f"{self.seed}/{turn}/output", self.turns[turn].generated_tokens)
+        return self._ids(f"{self.seed}/{turn}/output", self.turns[turn].generated_tokens)
 
-
-def _ids(seed: str, count: int) -> list[int]:
-    rng = Random(seed)  # noqa: S311 - a workload, not a secret
-    return rng.choices(range(FIRST_TOKEN_ID, VOCABULARY), k=count)
+    def _ids(self, seed: str, count: int) -> list[int]:
+        rng = Random(seed)  # noqa: S311 - a workload, not a secret
+        return rng.choices(range(min(_FIRST_ID, self.vocabulary // 2), self.vocabulary), k=count)
 
 
 @dataclass(frozen=True, slots=True)
