@@ -2,7 +2,9 @@
 
 ``spans/<format>/`` below the cache folder holds ``index.sqlite`` and Parquet packs, which are never changed. A file is
 known by its device and inode, and unchanged while its size and modification time are. Where these differ, a file of
-lines whose first and last read bytes are still the same has grown, and is read from there; any other is read anew.
+lines whose first and last read bytes are still the same has grown, and is read from there; any other is read anew, and
+so is one that was written in the very moment in which it was read: it may have been written again before the file
+system's clock went on.
 The folder may be deleted at any time, and used by several processes at once: the index is a transactional database,
 packs are complete when they appear under their names, and a pack that nothing refers to goes after an hour.
 """
@@ -36,6 +38,7 @@ create table if not exists uses (pack text, device integer, inode integer);
 create table if not exists packs (number integer primary key autoincrement, pack text unique);
 create index if not exists uses_by_file on uses (device, inode);
 """
+_TICK_NS: Final = 20_000_000  # file systems take their times from the kernel's tick, 10 ms at most, with some to spare
 _ORPHAN_AGE_S: Final = 3600
 _BUSY_S: Final = 30
 
@@ -50,11 +53,17 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file as it was when its parts were read."""
+    """A file as it was when its parts were read; ``read_ns`` is the wall clock's time just before."""
 
     size: int
     mtime_ns: int
     stored: tuple[Stored, ...]
+    read_ns: int = 0
+
+    @property
+    def settled(self) -> bool:
+        """Whether a later write must have changed the modification time."""
+        return self.mtime_ns + _TICK_NS < self.read_ns
 
     def is_of(self, stat: os.stat_result) -> bool:
         """Whether nothing happened to the file since."""

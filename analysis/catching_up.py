@@ -36,7 +36,7 @@ def todo(
     if known is None or any(stored.pack is not None and stored.pack not in packs for stored in known.stored):
         return everything
     if known.is_of(stat):
-        return Todo(known.stored, None)
+        return Todo(known.stored, None) if known.settled else everything
     settled = [stored for stored in known.stored if stored.part.settled]
     if not settled or settled[-1].part.end > stat.st_size or not looks_like(settled[-1]):
         return everything

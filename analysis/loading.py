@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -42,6 +43,7 @@ class _File:
     read: list[Stored] = field(default_factory=list)
     unreadable: Part | None = None
     changed: bool = False
+    looked_ns: int = 0
 
     @property
     def stored(self) -> tuple[Stored, ...]:
@@ -81,11 +83,12 @@ def _signs(known: Sequence[_File], loaded: Sequence[LoadedFile], host: Host) -> 
 def _look(file: _File, cache: SpanCache) -> list[Piece]:
     """Find out what is known of a file, and which pieces of it are to be read."""
     try:
+        file.looked_ns = time.time_ns()
         file.stat = file.path.stat()
         entry = cache.get(file.stat)
         plan = todo(str(file.path), file.stat, entry, cache.packs, lambda stored: _looks_like(file.path, stored))
         file.kept = plan.kept
-        file.changed = entry is None or not entry.is_of(file.stat)
+        file.changed = entry is None or not (entry.settled and entry.is_of(file.stat))
         return [] if plan.piece is None else cut(plan.piece)
     except OSError as error:
         skip = Skip(0, f"cannot be read: {error.strerror or error}")
@@ -110,7 +113,7 @@ def _read(known: Sequence[_File], pieces: Sequence[Piece], cache: SpanCache, pro
         done += batch.bytes
         progress.advance(done, total)
     remembered = [
-        (file.stat, Entry(file.stat.st_size, file.stat.st_mtime_ns, file.stored))
+        (file.stat, Entry(file.stat.st_size, file.stat.st_mtime_ns, file.stored, file.looked_ns))
         for file in known
         if file.stat and file.changed and not any(stored.part.failed for stored in file.read)
     ]

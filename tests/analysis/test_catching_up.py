@@ -12,6 +12,9 @@ from kvtrace.analysis.catching_up import todo
 from kvtrace.analysis.pieces import Part, Piece
 
 
+LATER_NS = 10**9  # a read long after the file was written, as the file system's clock goes
+
+
 def stored(begin: int, end: int, settled: bool = True) -> Stored:
     return Stored("p.parquet", Part("OTLP JSON", begin, end, settled=settled))
 
@@ -46,7 +49,7 @@ def test_only_what_is_new_is_read(
     tmp_path: Path, size: int, mtime_ns: int, parts: list[Stored], kept: list[int], read: tuple[int, int] | None
 ) -> None:
     before = size if mtime_ns == 4 or read is None else parts[-1].part.end
-    assert decide(tmp_path, size, Entry(before, mtime_ns, tuple(parts))) == (kept, read)
+    assert decide(tmp_path, size, Entry(before, mtime_ns, tuple(parts), LATER_NS)) == (kept, read)
 
 
 def test_other_content_or_a_missing_pack_means_everything(tmp_path: Path) -> None:
@@ -54,6 +57,12 @@ def test_other_content_or_a_missing_pack_means_everything(tmp_path: Path) -> Non
     gone = Entry(110, 5, (Stored("gone.parquet", Part("OTLP JSON", 0, 110, settled=True)),))
     assert decide(tmp_path, 110, gone) == ([], (0, 110))
     assert decide(tmp_path, 110, None) == ([], (0, 110))
+
+
+@pytest.mark.parametrize(("read_ns", "again"), [(5, True), (10_000_005, True), (LATER_NS, False)])
+def test_a_file_read_in_the_moment_of_its_writing_is_read_again(tmp_path: Path, read_ns: int, again: bool) -> None:
+    kept, read = decide(tmp_path, 100, Entry(100, 5, (stored(0, 100),), read_ns))
+    assert (kept, read) == (([], (0, 100)) if again else ([100], None))
 
 
 def test_a_file_read_after_every_line_keeps_few_parts(tmp_path: Path) -> None:
