@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from .sequence import Sampling
+
+UNREAD: Final = -1
+"""Stands in a chunk for the token that the launch just before sampled for the same sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +20,8 @@ class Chunk:
     ``table[p // 16]``) unless the position is below ``write_from``: then it exists already and is only read
     (the one token that a full prefix hit needs must not write into a shared block).
     ``sample`` asks for the next token after the last position; ``generated`` is how many tokens of output
-    exist already (the random stream of a seeded request depends on it and on the seed alone).
+    exist already (the random stream of a seeded request depends on it and on the seed alone). A token may be
+    :data:`UNREAD`.
     """
 
     sequence_id: int
@@ -31,9 +35,30 @@ class Chunk:
     generated: int
 
 
+class Pending(Protocol):
+    """A step that was launched and perhaps still runs."""
+
+    def tokens(self) -> dict[int, int]:
+        """Wait for the step: the sampled token id of each chunk that asked for one, by sequence id."""
+        ...
+
+
 class Runner(Protocol):
-    """Computes chunks. The KV of every position below each chunk's ``start`` is on the device already."""
+    """Computes chunks. The KV of every position below each chunk's ``start`` is on the device already.
+
+    Steps run in the order of their launches, so the KV that one step writes is there for the next. A chunk's token
+    :data:`UNREAD` stands for the one that the launch just before sampled for the same sequence: a step can be
+    launched before anybody has read what the step before it brought.
+    """
+
+    def launch(self, chunks: Seq[Chunk]) -> Pending:
+        """Start to write the KV of the chunks and to sample; it may run on after the call returns.
+
+        Raises:
+            ValueError: a chunk has :data:`UNREAD`, but the launch before sampled nothing for its sequence.
+        """
+        ...
 
     def run(self, chunks: Seq[Chunk]) -> dict[int, int]:
-        """Write the KV of the chunks; the sampled token id of each chunk that asked for one, by sequence id."""
+        """``launch(chunks).tokens()``."""
         ...

@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from ..attention import ATTENTION_NAME, register
 from ..batch import Chunk
+from ..device import device_memory
 from ..errors import ModelError
 from ..geometry import KVGeometry
 from ..runner import TorchRunner
@@ -19,7 +20,9 @@ from ..sequence import Sampling
 from ..storage import Storage
 from .cache import converted
 from .embedded import EMBEDDED_MODEL_ID, EMBEDDED_NAME, embedded_gguf
+from .fit import refuse_too_large
 from .quiet import quiet_transformers
+from .random_weights import RANDOM_PREFIX, number_tokenizer, random_model
 from .support import geometry_of, refuse_unsupported
 
 
@@ -60,8 +63,8 @@ def load_model(
     """Load a model and make sure that kvtrace serves it rightly.
 
     Args:
-        source: ``"smollm2"`` (the embedded model), a ``.gguf`` file, a folder with a transformers model, or an id
-            that transformers knows.
+        source: ``"smollm2"`` (the embedded model), a ``.gguf`` file, a folder with a transformers model, an id
+            that transformers knows, or ``"random:qwen3-8b"`` (a known geometry with random weights, to measure speed).
         device: where to put the weights.
         dtype: of weights and KV; float32 on the CPU and bfloat16 elsewhere unless given.
         on_phase: told in a few words what is being done, before it is done.
@@ -72,6 +75,8 @@ def load_model(
     place = torch.device(device)
     dtype = dtype or (torch.float32 if place.type == "cpu" else torch.bfloat16)
     with quiet_transformers():
+        if str(source).startswith(RANDOM_PREFIX):
+            return _random(str(source), place, dtype, on_phase)
         location, model_id = _locate(source, dtype, on_phase)
         on_phase(f"loading {model_id}")
         return _load(location, model_id, place, dtype)
@@ -90,6 +95,8 @@ def _locate(source: str | Path, dtype: torch.dtype, on_phase: Callable[[str], No
         if not (path / "config.json").is_file():
             raise ModelError(f"{path} has no config.json: give a folder that transformers can load, or a .gguf file")
         return str(path), path.resolve().name
+    if str(source).startswith((".", "/", "~")) or str(source).count("/") > 1:
+        raise ModelError(f"there is no folder {path}: give one that transformers can load, or a .gguf file")
     return str(source), str(source)
 
 
@@ -98,15 +105,28 @@ def _load(location: str, model_id: str, device: torch.device, dtype: torch.dtype
     try:
         config = AutoConfig.from_pretrained(location)
         refuse_unsupported(config.get_text_config(), model_id)
+        refuse_too_large(location, model_id, dtype.itemsize, device_memory(str(device)))
         # Off by default and harmful where a checkpoint turns it on: text would differ from its tokens.
         tokenizer = AutoTokenizer.from_pretrained(location, clean_up_tokenization_spaces=False)
         model = AutoModelForCausalLM.from_pretrained(location, dtype=dtype, attn_implementation=ATTENTION_NAME)
     except ModelError:
         raise
     except Exception as error:  # the tokenizers library raises Exception itself
-        raise ModelError(f"transformers cannot load {model_id} from {location}: {error}") from error
-    model.to(device).eval()
-    text = config.get_text_config()
+        where = f"{model_id} from {location}" if Path(location).exists() else f"{location}, which is no folder here"
+        raise ModelError(f"transformers cannot load {where}: {error}") from error
+    return _checked(model.to(device), tokenizer, model_id, device, dtype)
+
+
+def _random(source: str, device: torch.device, dtype: torch.dtype, on_phase: Callable[[str], None]) -> LoadedModel:
+    register()
+    on_phase(f"drawing {source}")
+    model = random_model(source.removeprefix(RANDOM_PREFIX), ATTENTION_NAME, device, dtype)
+    return _checked(model, number_tokenizer(model.config.vocab_size), source, device, dtype)
+
+
+def _checked(model: Any, tokenizer: Any, model_id: str, device: torch.device, dtype: torch.dtype) -> LoadedModel:
+    model.eval()
+    text = model.config.get_text_config()
     loaded = LoadedModel(
         model=model,
         tokenizer=tokenizer,

@@ -21,6 +21,22 @@ _FOREIGN: Final = {
     "num_kv_shared_layers": "KV shared between layers",
     "alibi": "ALiBi position biases",
 }
+# Families whose layers say themselves how far back they look, compared with transformers' own attention in the tests.
+# Their KV stays whole: only what a layer reads of it is cut.
+_WINDOWED: Final = frozenset(
+    {
+        "cohere2",
+        "exaone4",
+        "gemma3_text",
+        "ministral",
+        "mistral",
+        "olmo3",
+        "phi3",
+        "qwen2",
+        "qwen3",
+        "starcoder2",
+    }
+)
 # These kinds of rotary embedding change with the longest sequence of the batch, so KV once written would not fit.
 _BATCH_DEPENDENT_ROPE: Final = frozenset({"dynamic", "longrope"})
 
@@ -39,7 +55,7 @@ def refuse_unsupported(config: Any, model_id: str) -> None:
     if reason:
         raise ModelError(
             f"{model_id} ({config.model_type}) has {reason}: kvtrace cannot park that completely, so it does not serve "
-            "it. Choose a model with full attention in every layer, such as Llama 3, Qwen3 or SmolLM2."
+            "it. Choose a model with plain attention in every layer, such as Llama 3, Qwen3 or SmolLM2."
         )
 
 
@@ -79,17 +95,20 @@ def _foreign(config: Any) -> str | None:
 
 
 def _window(config: Any) -> str | None:
+    windowed = config.model_type in _WINDOWED
     kinds = getattr(config, "layer_types", None)
     if kinds:
-        other = sorted(set(kinds) - {"full_attention"})
+        other = sorted(set(kinds) - {"full_attention"} - ({"sliding_attention"} if windowed else set()))
         return f"layers of other kinds ({', '.join(other)})" if other else None
     window = getattr(config, "sliding_window", None)
-    if window and getattr(config, "use_sliding_window", True):
+    if window and getattr(config, "use_sliding_window", True) and not windowed:
         return f"a sliding window of {window} tokens"
     return None
 
 
 def _rope(config: Any) -> str | None:
     parameters = getattr(config, "rope_parameters", None) or {}
-    kind = parameters.get("rope_type", "default")
-    return f"rotary embeddings of the kind {kind!r}" if kind in _BATCH_DEPENDENT_ROPE else None
+    # Models with layers of two kinds have one set of parameters for each.
+    each = [one for one in parameters.values() if isinstance(one, dict)] or [parameters]
+    kinds = {str(one.get("rope_type", "default")) for one in each} & _BATCH_DEPENDENT_ROPE
+    return f"rotary embeddings of the kind {min(kinds)!r}" if kinds else None

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from kvtrace.engine.batch import Chunk
+from kvtrace.engine.batch import UNREAD, Chunk
 from kvtrace.engine.model import LoadedModel, encode_chat
 from kvtrace.engine.runner import TorchRunner
 from kvtrace.engine.sequence import Sampling
@@ -96,3 +96,30 @@ def test_chunks_that_do_not_sample_give_no_token(tiny_model: Callable[[str], Loa
     assert runner.run([Chunk(4, (5, 6), 0, (0,), 0, False, GREEDY, 0, 0)]) == {}
     both = [Chunk(4, (7,), 2, (0,), 0, False, GREEDY, 0, 0), Chunk(9, (7,), 0, (1,), 0, True, GREEDY, 0, 0)]
     assert list(runner.run(both)) == [9]
+
+
+def test_a_step_can_be_launched_before_the_one_before_is_read(tiny_model: Callable[[str], LoadedModel]) -> None:
+    prompts = [[5, 6, 7], [8] * 20]
+    expected = _generate(_runner(tiny_model("llama")), prompts, 5)
+    runner = _runner(tiny_model("llama"))
+    tables = [(0, 1), (2, 3)]
+    pending = [
+        runner.launch(
+            [Chunk(i, tuple(prompts[i]), 0, tables[i], 0, True, GREEDY, 0, 0) for i in range(2)],
+        )
+    ]
+    for step in range(4):
+        # The order of the sequences changes from step to step.
+        order = (0, 1) if step % 2 else (1, 0)
+        chunks = [Chunk(i, (UNREAD,), len(prompts[i]) + step, tables[i], 0, True, GREEDY, 0, step + 1) for i in order]
+        pending.append(runner.launch(chunks))
+    steps = [one.tokens() for one in pending]
+    assert [[step[i] for step in steps] for i in range(2)] == expected
+    assert pending[0].tokens() == steps[0]
+
+
+def test_an_unread_token_that_nobody_sampled_is_refused(tiny_model: Callable[[str], LoadedModel]) -> None:
+    runner = _runner(tiny_model("llama"))
+    runner.run([Chunk(4, (5, 6), 0, (0,), 0, False, GREEDY, 0, 0)])
+    with pytest.raises(ValueError, match="sequence 4 has an unread token at position 2"):
+        runner.launch([Chunk(4, (UNREAD,), 2, (0,), 0, True, GREEDY, 0, 0)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -75,7 +76,7 @@ class Counts(click.ParamType[tuple[int, ...]]):
 
 
 @click.command("agents")
-@click.option("--url", default="http://127.0.0.1:8177", show_default=True, help="Server, without /v1.")
+@click.option("--url", help="The server.  [default: KVTRACE_ENGINE, else http://127.0.0.1:8177]")
 @click.option("--model", help="Model id.  [default: the server's first]")
 @click.option("--agents", type=Counts(), default="8,16", show_default=True, help="Agents at once, one run each.")
 @click.option("--prompt", type=_COUNT, default=6000, show_default=True, help="Tokens of each agent's own prompt.")
@@ -92,19 +93,22 @@ class Counts(click.ParamType[tuple[int, ...]]):
 @click.option(
     "--vocabulary", type=click.IntRange(min=2), default=30_000, show_default=True, help="Prompts use ids below this."
 )
-@click.option("--api-key", "key", envvar="KVTRACE_ENGINE_KEY", help="Bearer key of the server.")
+@click.option("--api-key", "key", help="Bearer key of the server.  [default: KVTRACE_ENGINE_KEY or its _FILE]")
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Write turns/s and TTFT against N.")
 @click.option("--json", "as_json", is_flag=True, help="JSON with a schema version instead of a table.")
-def command(plot: Path | None, as_json: bool, **asked: Any) -> None:
+def command(url: str | None, key: str | None, plot: Path | None, as_json: bool, **asked: Any) -> None:
     """Let agents with tools work against a running server, ours or any OpenAI-compatible one.
 
     Each agent has a prompt of its own, generates, waits for its tool, and returns with all it had and new tokens.
     Where the server takes spans, every tool's start and end is sent to it. Turns a second are held against a queue
     in which KV moves for free (prefill 40,000 tokens/s, decode steps of 5.2 ms + 0.26 ms an agent).
     """
+    from kvtrace.tracer.engine_address import read_key
+
     from ..bench_agents_view import draw, show
 
-    options = Asked(**asked)
+    options = Asked(url=_base(url), key=key or read_key(os.environ), **asked)
+    _tools(options.tool, options.seed)  # refused before a server is asked
     try:
         runs = asyncio.run(_measure(options))
     except ModuleNotFoundError as error:
@@ -126,7 +130,8 @@ async def _measure(asked: Asked) -> list[Run]:
     model = asked.model or await find_model(asked.url, asked.key)
     if model is None:
         raise CommandError(
-            f"no server answers at {asked.url}/v1/models: start one with `kvtrace serve`, or give --url",
+            f"no server lists its models at {asked.url}/v1/models: start one with `kvtrace serve`, or give --url; one "
+            "that wants a key gets it by KVTRACE_ENGINE_KEY_FILE",
             ExitCode.UNREACHABLE,
         )
     spans = await takes_spans(asked.url, asked.key)
@@ -160,6 +165,17 @@ async def _run(asked: Asked, model: str, agents: int, number: int) -> Run:
                 turns = await run_agents(plans, asked.url, model, key=asked.key, on_turn=bar.turn)
             window = None
     return Run(figures_of(turns, window), watcher.moved, None if asked.trace else _ideal(asked, agents, tools))
+
+
+def _base(url: str | None) -> str:
+    """The server's address without the ``/v1`` that OpenAI's clients want, as every command here takes it."""
+    from ..feed.http import ServerAddress, default_address
+
+    try:
+        address = default_address() if url is None else ServerAddress.parse(url)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    return f"{'https' if address.secure else 'http'}://{address.text}{address.base}"
 
 
 def _shape(asked: Asked, agents: int) -> Shape:

@@ -82,7 +82,7 @@ class CompletionClient:
         try:
             async with self._session.post(self._address, json=body, headers=headers) as response:
                 if response.status != 200:
-                    record.error = f"HTTP {response.status}: {(await response.text())[:200]}"
+                    record.error = f"HTTP {response.status}: {_sentence(await response.text())[:300]}"
                     return record
                 async for event in _events(response):
                     _take(event, record)
@@ -126,3 +126,11 @@ def _take_usage(usage: dict[str, Any], record: TurnRecord) -> None:
     record.reprefilled_tokens = ours.get("reprefilled_tokens")
     record.queued_s = ours.get("queued_s")
     record.restoring_s = ours.get("restoring_s")
+
+
+def _sentence(body: str) -> str:
+    """What a server says is wrong, in OpenAI's shape or any other."""
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, TypeError, KeyError):
+        return body

@@ -156,7 +156,6 @@ def test_unwritten_rows_poison_the_result(tiny_model: Callable[[str], LoadedMode
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
-        ({"sliding_window": 64}, "a sliding window"),
         ({"softcap": 30.0}, "capped attention scores"),
         ({"s_aux": torch.zeros(4)}, "attention sinks"),
         ({"position_bias": torch.zeros(1)}, "a position bias"),

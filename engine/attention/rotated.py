@@ -1,0 +1,131 @@
+"""Decoding from the raw projection as one torch operator: norm and rotation of the heads, KV write and attention.
+
+``torch.ops.kvtrace.rotated_decode`` saves the pass over query and key in between, for decoders that have merged q, k and
+v. The CPU runs the two operators one after the other, which is the reference.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from .ops import paged_attention
+
+_SCHEMA: Final = (
+    "(Tensor states, Tensor? head_norm, Tensor rotary, Tensor(a!) pool, int layer, Tensor write_slots, "
+    "Tensor key_lengths, Tensor tables, int heads, float scale, float eps, int window=0) -> Tensor"
+)
+
+
+@torch.library.custom_op("kvtrace::rotated_decode", mutates_args={"pool"}, device_types="cpu", schema=_SCHEMA)
+def rotated_decode(
+    states: Tensor,
+    head_norm: Tensor | None,
+    rotary: Tensor,
+    pool: Tensor,
+    layer: int,
+    write_slots: Tensor,
+    key_lengths: Tensor,
+    tables: Tensor,
+    heads: int,
+    scale: float,
+    eps: float,
+    window: int = 0,
+) -> Tensor:
+    """One step of decoding, one query a sequence, from the merged projection.
+
+    Args:
+        states: ``[sequences, (heads + 2 kv_heads) * head_dim]``: heads of q, then of k, then of v; rows may be further
+            apart.
+        head_norm: ``[heads + kv_heads, head_dim]``, the norms' weights; ``None`` where heads are not normed.
+        rotary: ``[sequences, 2, head_dim / 2]``, cosine and sine of each sequence's position.
+        pool: as in :func:`.ops.paged_attention`, like the following.
+        layer: which layer of the pool.
+        write_slots: where each sequence's KV goes.
+        key_lengths: keys of each sequence.
+        tables: the blocks of each sequence.
+        heads: query heads.
+        scale: factor on the scores.
+        eps: of the norms.
+        window: how many positions a query sees.
+
+    Returns:
+        ``[sequences, heads, head_dim]``, contiguous.
+    """
+    from ..model.lean_ops import norm_rotate  # the model's package imports this one
+
+    kv_heads, head_dim = pool.shape[3], pool.shape[5]
+    both = heads + kv_heads
+    turned = norm_rotate(states, head_norm, rotary, both, eps)
+    value = states[:, both * head_dim :].view(-1, kv_heads, head_dim)
+    starts = torch.arange(states.shape[0] + 1, dtype=torch.int32)
+    output: Tensor = paged_attention(
+        turned[:, :heads],
+        turned[:, heads:],
+        value,
+        pool,
+        layer,
+        write_slots,
+        starts,
+        key_lengths,
+        tables,
+        scale,
+        True,
+        window,
+    )
+    return output
+
+
+@rotated_decode.register_fake
+def _shape_only(
+    states: Tensor,
+    head_norm: Tensor | None,
+    rotary: Tensor,
+    pool: Tensor,
+    layer: int,
+    write_slots: Tensor,
+    key_lengths: Tensor,
+    tables: Tensor,
+    heads: int,
+    scale: float,
+    eps: float,
+    window: int = 0,
+) -> Tensor:
+    return states.new_empty((states.shape[0], heads, pool.shape[5]))
+
+
+@rotated_decode.register_kernel("cuda")
+def _on_gpu(
+    states: Tensor,
+    head_norm: Tensor | None,
+    rotary: Tensor,
+    pool: Tensor,
+    layer: int,
+    write_slots: Tensor,
+    key_lengths: Tensor,
+    tables: Tensor,
+    heads: int,
+    scale: float,
+    eps: float,
+    window: int = 0,
+) -> Tensor:
+    # Triton comes with the GPU builds of torch and is not there for the CPU.
+    from . import gpu
+
+    with torch.cuda.device(states.device):
+        return gpu.rotated_decode(
+            states,
+            head_norm,
+            rotary,
+            pool,
+            layer,
+            write_slots,
+            key_lengths,
+            tables,
+            heads,
+            scale,
+            eps,
+            window,
+        )

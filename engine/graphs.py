@@ -1,0 +1,133 @@
+"""Device graphs: record a step's kernels once, and start them all with one call.
+
+CUDA uses them unless told otherwise. On ROCm captures of attention kernels are known to fault or hang on some cards
+(vllm issues 34154 and 39010), so there they are used only on request, and only after a child process has captured
+and replayed one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
+
+import torch
+
+from .errors import ConfigError
+
+ENV_GRAPHS: Final = "KVTRACE_DEVICE_GRAPHS"
+"""``1`` asks for device graphs, ``0`` forbids them; unset, CUDA uses them and ROCm does not."""
+_SELF_TEST_S: Final = 120
+_WARM_UPS: Final = 2
+
+_log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+
+class Graph(Generic[Result]):
+    """A captured call. ``result`` is what the call returned: tensors that every :meth:`replay` fills anew."""
+
+    def __init__(self, graph: Any, result: Result) -> None:
+        self._graph = graph
+        self.result = result
+
+    def replay(self) -> Result:
+        """Start the kernels on the current stream."""
+        self._graph.replay()
+        return self.result
+
+
+class Capturer:
+    """Captures calls whose graphs share one pool of memory, since no two of them ever run at once."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+    def capture(self, call: Callable[[], Result]) -> Graph[Result]:
+        """Run ``call`` until all is compiled, then record it; it must read and write fixed places only."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            for _ in range(_WARM_UPS):
+                call()
+        torch.cuda.current_stream().wait_stream(self._stream)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may copy or pin meanwhile: only this one must do nothing that a capture forbids.
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+            result = call()
+        return Graph(graph, result)
+
+
+def buckets(most: int) -> tuple[int, ...]:
+    """Batch sizes that get a graph: 1, 2, 4, 8, 16, 24, 32 … up to ``most``, which is always one of them."""
+    sizes = [1, 2, 4, *range(8, most, 8)]
+    return (*(size for size in sizes if size < most), most)
+
+
+def graphs_wanted(device: torch.device) -> bool:
+    """Whether decoding on ``device`` shall use graphs: by the environment, else by what is known to work.
+
+    Raises:
+        ConfigError: the environment variable is neither ``0`` nor ``1``.
+    """
+    if device.type != "cuda":
+        return False
+    asked = os.environ.get(ENV_GRAPHS)
+    if asked not in (None, "", "0", "1"):
+        raise ConfigError(f"{ENV_GRAPHS} is {asked!r}; give 1 for device graphs or 0 for none")
+    if torch.version.hip is None:
+        return asked != "0"
+    if asked != "1":
+        return False
+    reason = self_test()
+    if reason is not None:
+        _log.warning("device graphs are off: the self-test in a child process %s", reason)
+    return reason is None
+
+
+def self_test(timeout_s: float = _SELF_TEST_S) -> str | None:
+    """Capture and replay a small decoding step in a child process, which may crash or hang; what went wrong, if anything."""
+    program = [sys.executable, "-m", __name__]
+    try:
+        done = subprocess.run(program, capture_output=True, text=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired:
+        return f"did not end within {timeout_s:.0f} s"
+    if done.returncode:
+        return f"ended with {done.returncode}: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}"
+    return None
+
+
+def replay_attention(device: str = "cuda") -> None:
+    """Capture one call of the attention operator, change its inputs, replay it, and compare with a plain call.
+
+    Raises:
+        AssertionError: the replay gave something else.
+    """
+    from . import attention  # noqa: F401  (defines the operator)
+
+    generator = torch.Generator(device).manual_seed(0)
+    query, key, value = torch.randn((3, 2, 4, 64), generator=generator, device=device, dtype=torch.float16)
+    pool = torch.randn((8, 1, 2, 4, 16, 64), generator=generator, device=device, dtype=torch.float16)
+    slots = torch.tensor([5, 70], device=device)
+    starts, lengths = (torch.tensor(one, dtype=torch.int32, device=device) for one in ([0, 1, 2], [6, 23]))
+    tables = torch.tensor([[0, 1], [3, 4]], dtype=torch.int32, device=device)
+
+    def call() -> torch.Tensor:
+        result: torch.Tensor = torch.ops.kvtrace.paged_attention(
+            query, key, value, pool, 0, slots, starts, lengths, tables, 0.125, True
+        )
+        return result
+
+    graph = Capturer().capture(call)
+    query.mul_(0.5)
+    lengths.add_(1)
+    slots.add_(1)
+    replayed = graph.replay().clone()
+    torch.testing.assert_close(replayed, call())
+
+
+if __name__ == "__main__":
+    replay_attention()

@@ -1,0 +1,131 @@
+"""Every kernel compiles for the cards it is meant for, on a machine that has none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton is there for Linux alone")
+
+from triton import compile as compile_kernel
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from kvtrace.engine.attention import triton_combine, triton_decode, triton_prefill, triton_write
+from kvtrace.engine.attention.tiles import DecodeTiles, Target, decode_tiles, prefill_tiles
+from kvtrace.engine.attention.triton_combine import chunk_of
+
+LDS: Final = 64 * 1024
+# Architecture, Triton's target, the binary it ends in, and the shared memory a workgroup may use.
+CARDS: Final = {
+    "gfx1201": (GPUTarget("hip", "gfx1201", 32), "hsaco", LDS),
+    "gfx942": (GPUTarget("hip", "gfx942", 64), "hsaco", LDS),
+    "sm_90": (GPUTarget("cuda", 90, 32), "ptx", 227 * 1024),
+}
+DTYPES: Final = {"bf16": 2, "fp16": 2, "fp32": 4}
+BF16: Final = [(card, head_dim, "bf16") for card in CARDS for head_dim in (64, 128, 256)]
+SHAPES: Final = [*BF16, ("gfx1201", 128, "fp16"), ("gfx1201", 64, "fp32"), ("sm_90", 64, "fp32")]
+# Types of the kernels' arguments: pointers by name, other numbers 32 bits.
+POINTERS: Final = {
+    "write_slots": "*i64",
+    "query_starts": "*i32",
+    "key_lengths": "*i32",
+    "tables": "*i32",
+    "counters": "*i32",
+    "sums": "*fp32",
+    "logs": "*fp32",
+    "scale": "fp32",
+    "eps": "fp32",
+}
+ELEMENTS: Final = ("query", "key", "value", "pool", "output", "head_norm", "rotary")
+UNALIGNED: Final = ("layer", "tokens", "sequences", "window", "scale", "eps", "table_stride")
+
+
+def _compile(kernel: Any, constants: Mapping[str, Any], dtype: str, card: str, warps: int, stages: int) -> Any:
+    names = kernel.arg_names
+    kinds = POINTERS | dict.fromkeys(ELEMENTS, f"*{dtype}")
+    signature = {name: "constexpr" if name in constants else kinds.get(name, "i32") for name in names}
+    aligned = {
+        (index,): [["tt.divisibility", 16]]
+        for index, name in enumerate(names)
+        if name not in constants and name not in UNALIGNED
+    }
+    source = ASTSource(kernel, signature, dict(constants), aligned)
+    options = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True}
+    return compile_kernel(source, target=CARDS[card][0], options=options)
+
+
+def _assert_fits(compiled: Any, card: str) -> None:
+    _, binary, most = CARDS[card]
+    assert len(compiled.asm[binary]) > 0
+    assert compiled.metadata.shared <= most, f"{compiled.metadata.shared:,} bytes of shared memory"
+
+
+@pytest.mark.parametrize(("card", "head_dim", "dtype"), SHAPES)
+def test_decode_compiles_within_the_cards_limits(card: str, head_dim: int, dtype: str) -> None:
+    tiles = decode_tiles(Target(card, 132), head_dim, DTYPES[dtype], 8, 8, 4096)
+    assert tiles.splits > 1
+    _assert_fits(_decode(card, head_dim, dtype, tiles), card)
+
+
+def _decode(card: str, head_dim: int, dtype: str, tiles: DecodeTiles) -> Any:
+    constants = {
+        "BLOCK_TOKENS": 16,
+        "GROUP": 4,
+        "ROWS": 16,
+        "HEAD_DIM": head_dim,
+        "DIMS": head_dim,
+        "TILE": tiles.keys,
+        "SPLITS": tiles.splits,
+        "CHUNK": chunk_of(tiles.splits, 4, head_dim),
+        "HEADS": 4,
+        "JOIN": tiles.join,
+        "ROTATED": head_dim == 128,
+        "NORMED": head_dim == 128,
+    }
+    return _compile(triton_decode.decode_kernel, constants, dtype, card, tiles.warps, tiles.stages)
+
+
+@pytest.mark.parametrize(
+    ("card", "head_dim", "dtype", "windowed"),
+    [*[(*shape, False) for shape in SHAPES], *[(card, 128, "bf16", True) for card in CARDS]],
+)
+def test_prefill_compiles_within_the_cards_limits(card: str, head_dim: int, dtype: str, windowed: bool) -> None:
+    tiles = prefill_tiles(Target(card, 132), head_dim, DTYPES[dtype])
+    constants = {
+        "BLOCK_TOKENS": 16,
+        "HEADS": 32,
+        "GROUP": 4,
+        "SIDE": 4,
+        "PARTS": 1,
+        "ROWS": tiles.rows,
+        "HEAD_DIM": head_dim,
+        "DIMS": head_dim,
+        "TILE": tiles.keys,
+        "WINDOWED": windowed,
+        "DIVIDED": windowed,
+        "SEARCH": 64,
+    }
+    kernel = triton_prefill.prefill_kernel
+    _assert_fits(_compile(kernel, constants, dtype, card, tiles.warps, tiles.stages), card)
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_the_small_kernels_compile(card: str) -> None:
+    shape = {"HEAD_DIM": 128, "DIMS": 128}
+    write = {"BLOCK_TOKENS": 16, "TOKENS": 16} | shape
+    _assert_fits(_compile(triton_write.write_kernel, write, "bf16", card, 4, 1), card)
+    combine = {"SPLITS": 8, "CHUNK": 4, "GROUP": 3, "HEADS": 4} | shape
+    _assert_fits(_compile(triton_combine.combine_kernel, combine, "bf16", card, 4, 1), card)
+
+
+def test_tiles_keep_to_what_rdna_can() -> None:
+    """At most 32 keys in a tile and one stage: what is known to run there."""
+    for head_dim in (64, 128, 256):
+        for element_bytes in (2, 4):
+            prefill = prefill_tiles(Target("gfx1201", 64), head_dim, element_bytes)
+            decode = decode_tiles(Target("gfx1201", 64), head_dim, element_bytes, 8, 8, 4096)
+            assert max(prefill.keys, prefill.rows, decode.keys) <= 32
+            assert prefill.stages == decode.stages == 1

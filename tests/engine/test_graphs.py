@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvtrace.engine.errors import ConfigError
+from kvtrace.engine.graphs import ENV_GRAPHS, buckets, graphs_wanted, self_test
+
+
+@given(st.integers(1, 300))
+def test_every_batch_has_a_bucket_that_is_not_much_larger(most: int) -> None:
+    sizes = buckets(most)
+    assert sizes[-1] == most
+    assert list(sizes) == sorted(set(sizes))
+    for batch in range(1, most + 1):
+        bucket = next(size for size in sizes if size >= batch)
+        assert bucket < max(2 * batch, batch + 8)
+
+
+def test_graphs_are_for_cuda_unless_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.delenv(ENV_GRAPHS, raising=False)
+    assert not graphs_wanted(torch.device("cpu"))
+    assert graphs_wanted(torch.device("cuda"))
+    monkeypatch.setenv(ENV_GRAPHS, "0")
+    assert not graphs_wanted(torch.device("cuda"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the self-test would succeed")
+def test_rocm_needs_a_request_and_a_self_test_that_succeeds(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.version, "hip", "7.1")
+    monkeypatch.delenv(ENV_GRAPHS, raising=False)
+    assert not graphs_wanted(torch.device("cuda"))
+    assert not caplog.messages
+    monkeypatch.setenv(ENV_GRAPHS, "1")
+    # The child finds no GPU here: what it says is passed on, and decoding goes without graphs.
+    assert not graphs_wanted(torch.device("cuda"))
+    assert "the self-test in a child process ended with 1" in caplog.text
+
+
+def test_a_self_test_that_hangs_is_given_up() -> None:
+    assert self_test(timeout_s=0.01) == "did not end within 0 s"
+
+
+def test_another_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENV_GRAPHS, "yes")
+    with pytest.raises(ConfigError, match="KVTRACE_DEVICE_GRAPHS is 'yes'; give 1"):
+        graphs_wanted(torch.device("cuda"))
