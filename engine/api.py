@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import operator
 import threading
 import time
 from collections import deque
@@ -11,12 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Final, Self, cast
+from typing import Any, Final, Self, cast
 
 from kvtrace.tracer.clock import SYSTEM_CLOCK, Clock
 from kvtrace.tracer.signals import Signal
 
 from .build import EventListener, build_core
+from .chooser import with_chooser
 from .config import EngineConfig
 from .errors import EngineError, EngineStopped, RequestRefused
 from .loop import StepResult
@@ -26,8 +28,11 @@ from .sequence import Sampling
 from .stream import TokenStream
 
 SIGNALS_QUEUED: Final = 4096  # most signals that wait for the loop; one more is dropped and counted
+MOST_LOGPROBS: Final = 20  # alternatives a token; OpenAI's own limit
+_SEED_BITS: Final = 128  # a seed is written out as digits, and Python writes no more than some thousands of them
 _TICK_S: Final = 0.25  # an idle loop looks up this often: overdue tool calls expire, rates fall
 _PUBLISH_S: Final = 0.05
+_PUBLISH_CHEAP_S: Final = 0.002  # a snapshot of about two hundred agents
 _PUBLISH_SHARE: Final = 0.1  # most of the loop's time that making snapshots may take
 
 _log = logging.getLogger(__name__)
@@ -46,6 +51,7 @@ class Engine:
         self._changed = threading.Condition()
         self._inbox: deque[Callable[[], None]] = deque()
         self._woken = False
+        self._still = False
         self._closing = False
         self._stopped: EngineStopped | None = None
         self._signals_waiting = 0
@@ -57,7 +63,7 @@ class Engine:
         self._parts = build_core(model, config, clock, listener=self._tell, on_copy_done=self._wake)
         self._core = self._parts.core
         self._snapshot = self._core.snapshot()
-        self._publish_after = 0.0
+        self._publish_after = self._publish_took = 0.0
         self._thread = threading.Thread(target=self._run, name="kvtrace-engine", daemon=True)
         self._thread.start()
 
@@ -81,7 +87,12 @@ class Engine:
     # Called by everybody
 
     def submit(
-        self, agent_id: str, prompt: Sequence[int] | Sequence[Message], sampling: Sampling | None = None
+        self,
+        agent_id: str,
+        prompt: Sequence[int] | Sequence[Message],
+        sampling: Sampling | None = None,
+        *,
+        salt: str | None = None,
     ) -> TokenStream:
         """Ask for the continuation of ``prompt``.
 
@@ -92,6 +103,7 @@ class Engine:
             agent_id: owner of the growing context; what ``kvtrace.tracer.agent`` gives as its id.
             prompt: token ids, or messages for the model's chat template.
             sampling: how to choose tokens; greedy unless given.
+            salt: requests with different salts never share cached KV, so that none can tell what another one said.
 
         Raises:
             RequestRefused: a token id or a sampling setting is out of range.
@@ -99,12 +111,12 @@ class Engine:
             EngineStopped: the engine was closed or has failed.
         """
         sampling = sampling or Sampling()
-        _check_sampling(sampling)
+        _check_sampling(sampling, self._vocabulary)
         if not sampling.ignore_eos:
             sampling = replace(sampling, stop_ids=(*sampling.stop_ids, *self._model.stop_ids))
         tokens = self._tokens(prompt)
-        stream = TokenStream(agent_id, self._decode, self._cancel)
-        self._command(partial(self._submit, stream, tokens, sampling), stream)
+        stream = TokenStream(agent_id, self._decode, self._cancel, with_chooser(sampling, tokens))
+        self._command(partial(self._submit, stream, tokens, salt), stream)
         return stream
 
     def signal(self, signal: Signal) -> None:
@@ -134,8 +146,16 @@ class Engine:
         self._command(partial(self._core.turn_ended, agent_id, named))
 
     def state(self) -> Snapshot:
-        """The engine as of a moment ago; whatever finished a request is in it before that request's stream ends."""
+        """The engine as of a moment ago; whatever finished a request is in it before that request's stream ends.
+
+        With hundreds of agents it may be some tenths of a second old, since making it takes its time.
+        """
         return self._snapshot
+
+    @property
+    def failure(self) -> str | None:
+        """Why the engine's loop ended by itself; ``None`` while it runs, and after :meth:`close`."""
+        return str(self._stopped) if self._stopped is not None and not self._closing else None
 
     @property
     def dropped_signals(self) -> int:
@@ -150,18 +170,20 @@ class Engine:
         with self._changed:
             self._listeners = [*self._listeners, callback]
 
-    def drain(self, timeout: float | None = None) -> None:
-        """Wait until no request is open.
+    def drain(self, timeout: float | None = None, *, copies: bool = False) -> None:
+        """Wait until no request is open and, with ``copies``, every signal is taken and no KV moves any more.
 
         Raises:
-            TimeoutError: some still are after ``timeout`` seconds.
+            TimeoutError: some still are after ``timeout`` seconds, or KV still moves.
             RuntimeError: an event listener called it: the engine's thread cannot wait for itself.
         """
         if threading.current_thread() is self._thread:
             raise RuntimeError("an event listener cannot wait for the engine's requests: call drain() elsewhere")
         with self._changed:
-            if not self._changed.wait_for(lambda: not self._open, timeout):
-                raise TimeoutError(f"{len(self._open)} requests are still open after {timeout} s")
+            if not self._changed.wait_for(
+                lambda: not self._open and (not copies or (self._still and not self._inbox)), timeout
+            ):
+                raise TimeoutError(f"{len(self._open)} requests are still open after {timeout} s, or KV still moves")
 
     def close(self) -> None:
         """End the engine's threads; open requests end with :class:`EngineStopped`. Closing again does nothing.
@@ -179,10 +201,12 @@ class Engine:
     def _tokens(self, prompt: Sequence[int] | Sequence[Message]) -> list[int]:
         if prompt and isinstance(prompt[0], Mapping):
             return encode_chat(self._model.tokenizer, cast("Sequence[Message]", prompt))
-        tokens = [int(token) for token in cast("Sequence[int]", prompt)]
-        # One bad id would fail the step of everybody who shares it.
-        bad = next((token for token in tokens if not 0 <= token < self._vocabulary), None)
-        if bad is not None:
+        tokens = list(cast("Sequence[int]", prompt))
+        # One bad id would fail the step of everybody who shares it. Whole passes in C: prompts are long.
+        if not {int} >= set(map(type, tokens)):
+            tokens = [_integer(token) for token in tokens]
+        if tokens and (min(tokens) < 0 or max(tokens) >= self._vocabulary):
+            bad = next(token for token in tokens if not 0 <= token < self._vocabulary)
             raise RequestRefused(f"token id {bad} is outside the model's vocabulary of {self._vocabulary}")
         return tokens
 
@@ -214,12 +238,15 @@ class Engine:
     def _run(self) -> None:
         reason = EngineStopped("the engine was closed before the request was done")
         try:
+            self._parts.runner.launch(())  # what a runner must do once in the thread that steps
             idle = False
             while self._obey(idle):
                 result = self._core.step()
                 self._publish(force=bool(result.finished) or not result.progressed)
                 self._deliver(result)
                 idle = not result.progressed
+                if idle and not self._core.has_work():
+                    self._rest()
         except BaseException as error:
             _log.exception("the engine's loop failed")
             reason = EngineStopped(f"the engine failed ({type(error).__name__}: {error}); start another one")
@@ -232,6 +259,7 @@ class Engine:
             if idle:
                 self._changed.wait_for(lambda: self._inbox or self._woken or self._closing, _TICK_S)
             self._woken = False
+            self._still = self._still and not self._inbox
             commands = list(self._inbox)
             self._inbox.clear()
             self._signals_waiting = 0
@@ -241,16 +269,17 @@ class Engine:
             command()
         return True
 
-    def _submit(self, stream: TokenStream, tokens: list[int], sampling: Sampling) -> None:
+    def _submit(self, stream: TokenStream, tokens: list[int], salt: str | None) -> None:
         if stream.done:
             return
         try:
-            sequence = self._core.submit(stream.agent, tokens, sampling)
+            sequence = self._core.submit(stream.agent, tokens, stream.sampling, salt)
         except EngineError as error:
             stream.fail(error)
             self._forget(stream)
         else:
             self._streams[sequence.id] = stream
+            stream.accept()
 
     def _abort(self, stream: TokenStream) -> None:
         number = next((number for number, other in self._streams.items() if other is stream), None)
@@ -278,6 +307,13 @@ class Engine:
                 stream.finish(sequence.finish_reason or "stop", sequence.usage)
             self._forget(stream)
 
+    def _rest(self) -> None:
+        """Tell who waits in :meth:`drain` that nothing is left to do, unless something has come meanwhile."""
+        with self._changed:
+            if not self._inbox and not self._still:
+                self._still = True
+                self._changed.notify_all()
+
     def _forget(self, stream: TokenStream) -> None:
         with self._changed:
             self._open.discard(stream)
@@ -285,10 +321,14 @@ class Engine:
 
     def _publish(self, *, force: bool) -> None:
         started = time.monotonic()
-        if force or started >= self._publish_after:
+        # Thousands of agents make a snapshot dearer than a step: then even the end of a request waits for its turn.
+        if (force and self._publish_took <= _PUBLISH_CHEAP_S) or started >= self._publish_after:
+            worked = time.thread_time()
             self._snapshot = self._core.snapshot()
             ended = time.monotonic()
-            self._publish_after = ended + max(_PUBLISH_S, (ended - started) / _PUBLISH_SHARE)
+            # Its own work: that others had the processor meanwhile makes it no dearer.
+            self._publish_took = time.thread_time() - worked
+            self._publish_after = ended + max(_PUBLISH_S, self._publish_took / _PUBLISH_SHARE)
 
     def _tell(self, event: EngineEvent) -> None:
         for listener in self._listeners:
@@ -310,11 +350,33 @@ class Engine:
             stream.fail(reason)
 
 
-def _check_sampling(sampling: Sampling) -> None:
+def _integer(token: Any) -> int:
+    try:
+        return operator.index(token)
+    except TypeError:
+        raise RequestRefused(f"token id {token!r} is no integer") from None
+
+
+def _check_sampling(sampling: Sampling, vocabulary: int) -> None:
+    penalty = "between -2 and 2"
     for name, value, right, rule in (
         ("temperature", sampling.temperature, sampling.temperature >= 0, "at least 0"),
         ("top_p", sampling.top_p, 0 < sampling.top_p <= 1, "above 0 and at most 1"),
         ("top_k", sampling.top_k, sampling.top_k >= 0, "at least 0"),
+        ("min_p", sampling.min_p, 0 <= sampling.min_p <= 1, "between 0 and 1"),
+        ("presence_penalty", sampling.presence_penalty, -2 <= sampling.presence_penalty <= 2, penalty),
+        ("frequency_penalty", sampling.frequency_penalty, -2 <= sampling.frequency_penalty <= 2, penalty),
+        ("repetition_penalty", sampling.repetition_penalty, sampling.repetition_penalty > 0, "above 0"),
+        ("logprobs", sampling.logprobs or 0, 0 <= (sampling.logprobs or 0) <= MOST_LOGPROBS, f"0 to {MOST_LOGPROBS}"),
     ):
         if not right or not math.isfinite(value):
             raise RequestRefused(f"{name} is {value}; it must be {rule}")
+    if sampling.seed is not None and sampling.seed.bit_length() > _SEED_BITS:
+        raise RequestRefused(f"seed has {sampling.seed.bit_length()} bits; give one of at most {_SEED_BITS}")
+    for token, bias in sampling.logit_bias:
+        if not 0 <= token < vocabulary:
+            raise RequestRefused(f"logit_bias names token id {token}, outside the model's vocabulary of {vocabulary}")
+        if not -100 <= bias <= 100:
+            raise RequestRefused(f"logit_bias of token id {token} is {bias}; it must be between -100 and 100")
+    if sampling.ignore_eos and sampling.grammar is not None:
+        raise RequestRefused("ignore_eos would make the output go on after its grammar's end; leave one of them out")

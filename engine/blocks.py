@@ -7,10 +7,14 @@ ready (it holds a piece and can be evicted) or part of a copy.
 
 from __future__ import annotations
 
+import heapq
 from collections import OrderedDict
 from dataclasses import dataclass
 
 from .swap.contract import Copy, Direction
+
+Owner = str | tuple[str, int]
+"""Who holds a chain of blocks: an agent or, with the request's id, one of its preempted requests."""
 
 
 @dataclass(slots=True, eq=False)
@@ -19,7 +23,7 @@ class Piece:
 
     A full block has a ``key`` and is shared by content. A tail (fewer tokens than a block) has none: it belongs to
     ``agent`` and continues the block with key ``parent``; ``tokens`` are its token ids. For a full block ``agent``
-    is who computed it first, for reports only.
+    is who computed it first, for reports only. ``request`` is set for the tail of a preempted request alone.
     """
 
     agent: str
@@ -28,6 +32,12 @@ class Piece:
     tokens: tuple[int, ...] = ()
     device: int | None = None
     host: int | None = None
+    request: int | None = None
+
+    @property
+    def owner(self) -> Owner:
+        """Who holds it, if it is a tail."""
+        return self.agent if self.request is None else (self.agent, self.request)
 
     @property
     def alive(self) -> bool:
@@ -58,13 +68,14 @@ class DeviceBlock:
 
 
 class DevicePool:
-    """All device blocks. ``queue`` is the reclaim queue: its head is handed out first."""
+    """All device blocks. ``queue`` is the reclaim queue: its head is handed out first; ``dropped`` counts :meth:`drop`."""
 
     def __init__(self, count: int) -> None:
         self.blocks = [DeviceBlock() for _ in range(count)]
         self.free = list(reversed(range(count)))
         self.queue: OrderedDict[int, None] = OrderedDict()
         self.busy: set[int] = set()
+        self.dropped = 0
 
     @property
     def leaving(self) -> int:
@@ -92,6 +103,7 @@ class DevicePool:
 
     def drop(self, number: int) -> None:
         """Remove a reference; the last one sends the block where it belongs now."""
+        self.dropped += 1
         self.blocks[number].refs -= 1
         self.settle(number)
 
@@ -136,12 +148,39 @@ class HostSlot:
 
 
 class HostPool:
-    """All host slots. ``ready`` holds those with a piece and no copy, least recently used first."""
+    """All host slots. ``ready`` holds those with a piece and no copy, least recently used first; ``settled`` counts them.
+
+    Slots are handed out in runs: one after the last where that is free, else the lowest. Blocks copied out together
+    then lie together, and cross the link together when they come back.
+    """
 
     def __init__(self, count: int) -> None:
-        self.slots = [HostSlot() for _ in range(count)]
-        self.free = list(reversed(range(count)))
+        self.slots: list[HostSlot] = []
+        self.free: set[int] = set()
         self.ready: OrderedDict[int, None] = OrderedDict()
+        self._lowest: list[int] = []  # a heap of the free slots, with some that are not free any more
+        self._last = -1
+        self.settled = 0
+        self.open(count)
+
+    def open(self, count: int) -> None:
+        """Let there be ``count`` slots, more than before: their memory is there now."""
+        new = range(len(self.slots), count)
+        self.slots += [HostSlot() for _ in new]
+        self.free.update(new)
+        self._lowest += new
+        heapq.heapify(self._lowest)
+
+    def take(self) -> int:
+        """Hand out a free slot; there must be one."""
+        number = self._last + 1
+        if number not in self.free:
+            number = heapq.heappop(self._lowest)
+            while number not in self.free:
+                number = heapq.heappop(self._lowest)
+        self.free.remove(number)
+        self._last = number
+        return number
 
     def settle(self, number: int) -> None:
         """Put a slot that is not free where its state says."""
@@ -150,6 +189,8 @@ class HostPool:
         if slot.copy is not None:
             return
         if slot.piece is None:
-            self.free.append(number)
+            self.free.add(number)
+            heapq.heappush(self._lowest, number)
         else:
             self.ready[number] = None
+            self.settled += 1

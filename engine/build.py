@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
+
+import torch
 
 from kvtrace.tracer.clock import SYSTEM_CLOCK, Clock
 
+from .batch import Runner
+from .choose import make_runner
 from .config import EngineConfig
 from .errors import ConfigError
+from .lean_runner import Limits
 from .loop import EngineCore
 from .model import LoadedModel
 from .records import EngineEvent
-from .runner import TorchRunner
 from .state import EngineInfo, Memory
 from .storage import Storage
-from .swap.thread import ThreadMover
+from .swap.choose import make_mover
+from .swap.contract import Mover
 
 EventListener = Callable[[EngineEvent], None]
 
@@ -25,7 +33,8 @@ class CoreParts(NamedTuple):
 
     core: EngineCore
     storage: Storage
-    mover: ThreadMover
+    mover: Mover
+    runner: Runner
 
 
 def build_core(
@@ -48,21 +57,48 @@ def build_core(
     Raises:
         ConfigError: the sizes do not fit the model, the memory or the device.
     """
-    if model.device.type != "cpu":
-        raise ConfigError(f"the model is on {model.device}: this version of the engine runs on the CPU only")
+    if model.device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"the model is on {model.device}: the engine runs on cpu or cuda (ROCm's name as well)")
     if config.context_tokens > model.context_tokens:
         raise ConfigError(
             f"context_tokens is {config.context_tokens}, but {model.model_id} was trained for {model.context_tokens}; "
             "give no more than that"
         )
+    if config.pipelined is None:
+        # On the CPU a launch is the computation itself: there is nothing to plan beside it.
+        config = replace(config, pipelined=model.device.type != "cpu")
     host_blocks = config.host_blocks if config.policy.uses_host else 0
     storage = Storage(model.geometry, config.device_blocks, host_blocks, device=model.device, dtype=model.dtype)
     info = EngineInfo(
         model=model.model_id,
         device=str(model.device),
         weights_bytes=model.weights_bytes,
-        memory=lambda: Memory(pinned_bytes=storage.pinned_bytes),
+        memory=MemoryWatch(model, storage),
+        ready_host_blocks=lambda: storage.ready_host_blocks,
     )
-    mover = ThreadMover(storage, on_copy_done)
-    core = EngineCore(config, model.geometry, TorchRunner(model.model, storage), mover, clock, info, listener)
-    return CoreParts(core, storage, mover)
+    # Before the mover has a thread: nothing may copy while device graphs are captured.
+    runner = make_runner(model, storage, Limits(config.slots, config.step_tokens, config.context_tokens))
+    mover = make_mover(storage, on_copy_done)
+    core = EngineCore(config, model.geometry, runner, mover, clock, info, listener)
+    return CoreParts(core, storage, mover, runner)
+
+
+class MemoryWatch:
+    """What the device and the host hold, for snapshots; the device is asked at most once a second."""
+
+    def __init__(self, model: LoadedModel, storage: Storage) -> None:
+        self._storage = storage
+        self._device = storage.pool.device
+        self._known_bytes = model.weights_bytes + storage.device_bytes.numel()
+        self._total: int | None = None
+        self._other: int | None = None
+        self._asked = -math.inf
+
+    def __call__(self) -> Memory:
+        """The figures as of a moment ago."""
+        now = time.monotonic()
+        if self._device.type != "cpu" and now - self._asked >= 1.0:
+            self._asked = now
+            free, self._total = torch.cuda.mem_get_info(self._device)
+            self._other = max(0, self._total - free - self._known_bytes)
+        return Memory(self._total, self._other, self._storage.pinned_bytes)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
+from typing import Any
 
 from .errors import ConfigError
 
@@ -16,11 +19,12 @@ class PolicyMode(StrEnum):
     RECOMPUTE = "recompute"  # a waiting agent's blocks are the first to be dropped; no host tier
     EAGER = "eager"  # copied out and freed at every tool start, brought back at its end
     SWAP = "swap"  # copied early, freed late: only when somebody needs the space
+    AUTO = "auto"  # swap that knows how long tools take, how fast the link is and who lacks space
 
     @property
     def uses_host(self) -> bool:
         """Whether this mode ever copies blocks to the host tier."""
-        return self in (PolicyMode.EAGER, PolicyMode.SWAP)
+        return self in (PolicyMode.EAGER, PolicyMode.SWAP, PolicyMode.AUTO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,10 @@ class EngineConfig:
         policy: what happens to a waiting agent's KV; its plain name will do.
         signal_ttl_s: a tool start whose end never came is forgotten after this many seconds.
         seed: seed of requests that name none.
+        forecast: what `auto` knows of tools at the start: a file of `kvtrace report --forecast` or what it holds.
+        link_bytes_per_s: how fast the link is taken to be, one way, until copies were measured.
+        step_copy_bytes: most bytes of copies started per step, each way.
+        pipelined: launch a step before the tokens of the one before are read; ``None``: on a GPU, not on a CPU.
 
     Raises:
         ConfigError: a value is out of range; the message names the field, the value and what to do.
@@ -49,9 +57,13 @@ class EngineConfig:
     step_tokens: int = 512
     context_tokens: int = 8192
     queue_requests: int = 1024
-    policy: PolicyMode = PolicyMode.SWAP
+    policy: PolicyMode = PolicyMode.AUTO
     signal_ttl_s: float = 3600.0
     seed: int = 0
+    pipelined: bool | None = None
+    forecast: str | Path | Mapping[str, Any] | None = None
+    link_bytes_per_s: float = 25e9
+    step_copy_bytes: int = 256 << 20
 
     def __post_init__(self) -> None:
         if self.policy not in list(PolicyMode):
@@ -64,6 +76,7 @@ class EngineConfig:
             "step_tokens": 1,
             "context_tokens": 2,
             "queue_requests": 1,
+            "step_copy_bytes": 1,
         }
         for name, minimum in least.items():
             value = getattr(self, name)
@@ -74,5 +87,6 @@ class EngineConfig:
                 f"step_tokens is {self.step_tokens} but slots is {self.slots}: every decoding sequence needs one token "
                 f"of each step; raise step_tokens to at least {self.slots}"
             )
-        if not 0 < self.signal_ttl_s < math.inf:
-            raise ConfigError(f"signal_ttl_s is {self.signal_ttl_s}; give seconds above 0, and finite")
+        for name, unit in (("signal_ttl_s", "seconds"), ("link_bytes_per_s", "bytes a second")):
+            if not 0 < (value := getattr(self, name)) < math.inf:
+                raise ConfigError(f"{name} is {value}; give {unit} above 0, and finite")

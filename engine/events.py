@@ -15,7 +15,7 @@ _KEPT: Final = 256
 
 @dataclass(slots=True)
 class Operation:
-    """A park or restore under way; ``pending`` are its copies in flight, times are monotonic ns."""
+    """A park or restore under way, caused by the tool ``span``; ``pending`` are its copies in flight, times monotonic ns."""
 
     kind: EventKind
     agent: str
@@ -23,6 +23,7 @@ class Operation:
     bytes: int
     why: str
     pending: set[int]
+    span: tuple[str, str] | None = None
     started_ns: int | None = None
     ended_ns: int | None = None
 
@@ -32,6 +33,13 @@ class Operation:
         if self.started_ns is None or self.ended_ns is None:
             return None
         return (self.ended_ns - self.started_ns) / 1e6
+
+    def event(self, now_ns: int) -> EngineEvent:
+        """The event it is, once it is over."""
+        trace_id, span_id = self.span or (None, None)
+        return EngineEvent(
+            now_ns, self.agent, self.kind, self.tool, self.bytes, self.duration_ms, self.why, trace_id, span_id
+        )
 
 
 class EventLog:
@@ -70,9 +78,7 @@ class EventLog:
     def _settle(self, now_ns: int) -> list[EngineEvent]:
         over = [operation for operation in self._operations if not operation.pending]
         self._operations = [operation for operation in self._operations if operation.pending]
-        events = [
-            EngineEvent(now_ns, one.agent, one.kind, one.tool, one.bytes, one.duration_ms, one.why) for one in over
-        ]
+        events = [one.event(now_ns) for one in over]
         for event in events:
             self.note(event)
         return events

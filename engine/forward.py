@@ -1,12 +1,19 @@
-"""One forward step: chunks from requests, and what its results mean for them. Torch-free."""
+"""Forward steps: chunks from requests, and what their results mean for them. Torch-free.
+
+A step is *launched*, and later *read*. Where steps are pipelined, the next one is planned and launched in between: a
+request that decodes goes on with a token nobody has read yet. If that token turns out to end it, the step computed one
+position too many, which nobody ever looks at: the block it went to is written and read in the order of the launches,
+and copies that touch it start after everything launched before them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
 
 from kvtrace.tracer.clock import Clock
 
-from .batch import Chunk, Runner
+from .batch import UNREAD, Chunk, Pending, Runner
 from .config import EngineConfig
 from .meters import Tally
 from .parking import Parking
@@ -16,6 +23,28 @@ from .scheduler import plan_shares
 from .sequence import Sequence, SequenceStatus
 from .sessions import Sessions
 from .tiers import TieredCache
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was read: new output tokens by sequence id, and the requests that ended with it."""
+
+    tokens: dict[int, int] = field(default_factory=dict)
+    finished: list[Sequence] = field(default_factory=list)
+
+    def add(self, other: Outcome) -> None:
+        """Take over what ``other`` has."""
+        self.tokens |= other.tokens
+        self.finished += other.finished
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A step that was launched and not read."""
+
+    chunks: tuple[Chunk, ...]
+    pending: Pending
+    started_ns: int
 
 
 class Forward:
@@ -42,46 +71,113 @@ class Forward:
         self._sessions = sessions
         self._past = past
         self._tally = tally
+        self._flight: _Flight | None = None
+        self._read_ns = 0
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a step was launched that nobody has read."""
+        return self._flight is not None
+
+    @property
+    def wants_reading(self) -> bool:
+        """Whether some request cannot be planned before the step in flight is read."""
+        return self._flight is not None and any(one.unread and one.sampling.needs_history for one in self._ready())
 
     def chunks(self, now_ns: int) -> list[Chunk]:
-        """This step's work; requests that restore, or that wait for a block, have no part in it."""
+        """The next step's work; requests that restore, or that wait for a block, have no part in it."""
         for sequence in self._ready():
-            if sequence.pending > 1:
+            if sequence.pending > 1 and not sequence.in_flight:
                 self._requests.rematch(sequence, now_ns)
-        pending = [(one.id, one.pending) for one in self._without_twins() if self.has_room(one)]
+        pending = [(one.id, one.pending) for one in self._without_twins() if self._can_go_on(one)]
         shares = plan_shares(pending, self._config.step_tokens)
         return [self._chunk(self._requests.running[share.id], share.tokens) for share in shares]
 
-    def run(self, chunks: Seq[Chunk]) -> tuple[dict[int, int], list[Sequence]]:
-        """Compute ``chunks``: the new output token of each request that has one, and the requests this finished.
+    def advance(self, chunks: Seq[Chunk]) -> Outcome:
+        """Launch ``chunks`` and read the step before or, where steps are not pipelined, this one.
 
-        An exception of the runner ends the requests of this step, whose ``error`` then says what it was; the
-        blocks keep what was computed in earlier steps.
+        An exception of the runner ends the requests of its step, whose ``error`` then says what it was; the blocks
+        keep what was computed in earlier steps.
         """
-        running = self._requests.running
-        started_ns = self._clock.unix_ns()
-        try:
-            sampled = self._runner.run(chunks)
-        except Exception as error:  # the runner is foreign code, and the other requests must go on
-            failed = [running[chunk.sequence_id] for chunk in chunks]
-            for sequence in failed:
-                sequence.error = f"{type(error).__name__}: {error}"
-                self._requests.finish(sequence, "error", self._clock.unix_ns())
-            return {}, failed
-        # Count first: what one request computes in this step did not exist before it for another.
-        prefilled = sum(self._count(running[chunk.sequence_id], chunk) for chunk in chunks)
-        took_s = (self._clock.unix_ns() - started_ns) / 1e9
-        self._tally.prefill_s += took_s * prefilled / sum(len(chunk.tokens) for chunk in chunks)
-        for chunk in chunks:
-            self._enter(running[chunk.sequence_id], chunk.start + len(chunk.tokens))
-        return self._accept(sampled)
+        before, self._flight = self._flight, None
+        launched, failure = self._launch(chunks) if chunks else (None, None)
+        outcome = Outcome() if before is None else self._read(before)
+        if failure is not None:
+            self._fail(chunks, failure, outcome)
+        if launched is not None:
+            self._flight = launched
+            for chunk in launched.chunks:
+                if (sequence := self._requests.running.get(chunk.sequence_id)) is not None:
+                    sequence.unread = chunk.sample
+            if not self._config.pipelined:
+                outcome.add(self.read())
+        return outcome
+
+    def read(self) -> Outcome:
+        """Wait for the step in flight, if there is one, and enter what it brought."""
+        flight, self._flight = self._flight, None
+        return Outcome() if flight is None else self._read(flight)
 
     def has_room(self, sequence: Sequence) -> bool:
         """Whether its next position lies inside its table."""
-        return sequence.computed < len(sequence.table) * self._cache.block_tokens
+        return sequence.launched < len(sequence.table) * self._cache.block_tokens
+
+    def goes_on(self, sequence: Sequence) -> bool:
+        """Whether it will need another position; a stop token that nobody has read yet is not foreseen."""
+        last = sequence.unread and sequence.usage.output_tokens + 1 >= sequence.sampling.max_tokens
+        return sequence.pending > 0 and not last
+
+    def _launch(self, chunks: Seq[Chunk]) -> tuple[_Flight | None, Exception | None]:
+        started_ns = self._clock.unix_ns()
+        try:
+            pending = self._runner.launch(chunks)
+        except Exception as error:  # the runner is foreign code, and the other requests must go on
+            return None, error
+        for chunk in chunks:
+            self._requests.running[chunk.sequence_id].launched = chunk.start + len(chunk.tokens)
+        self._tally.steps += 1
+        return _Flight(tuple(chunks), pending, started_ns), None
+
+    def _read(self, flight: _Flight) -> Outcome:
+        try:
+            sampled = flight.pending.tokens()
+        except Exception as error:  # as above
+            outcome = Outcome()
+            self._fail(flight.chunks, error, outcome)
+            return outcome
+        # Who was aborted meanwhile is gone; who ended one step earlier had one position too many here.
+        chunks = [chunk for chunk in flight.chunks if chunk.sequence_id in self._requests.running]
+        running = self._requests.running
+        # Count first: what one request computes in this step did not exist before it for another.
+        prefilled = sum(self._count(running[chunk.sequence_id], chunk) for chunk in chunks)
+        now_ns = self._clock.unix_ns()
+        took_s = (now_ns - max(flight.started_ns, self._read_ns)) / 1e9
+        self._read_ns = now_ns
+        self._tally.prefill_s += took_s * prefilled / sum(len(chunk.tokens) for chunk in flight.chunks)
+        for chunk in chunks:
+            self._enter(running[chunk.sequence_id], chunk.start + len(chunk.tokens))
+        return self._accept({number: token for number, token in sampled.items() if number in running})
+
+    def _fail(self, chunks: Seq[Chunk], error: Exception, outcome: Outcome) -> None:
+        """End the requests of a step that could not be computed, but for those that have ended anyhow."""
+        running = self._requests.running
+        for sequence in [running[chunk.sequence_id] for chunk in chunks if chunk.sequence_id in running]:
+            sequence.error = f"{type(error).__name__}: {error}"
+            self._requests.finish(sequence, "error", self._clock.unix_ns())
+            outcome.finished.append(sequence)
 
     def _ready(self) -> list[Sequence]:
         return [one for one in self._requests.running.values() if one.status is SequenceStatus.RUNNING]
+
+    def _can_go_on(self, sequence: Sequence) -> bool:
+        return self.has_room(sequence) and self.goes_on(sequence) and not self._finds_more(sequence)
+
+    def _finds_more(self, sequence: Sequence) -> bool:
+        """Whether the cache has the next block of a prefill whose last step must be read before it can take that over."""
+        at = sequence.launched // self._cache.block_tokens
+        if not sequence.in_flight or sequence.pending <= 1 or at >= len(sequence.keys):
+            return False
+        return sequence.keys[at] in self._cache.placement.index
 
     def _without_twins(self) -> list[Sequence]:
         """The ready requests but for those whose next block an older one is about to compute: they take it over then.
@@ -90,26 +186,30 @@ class Forward:
         """
         coming: set[bytes] = set()
         chosen = []
+        block_tokens = self._cache.block_tokens
         for one in sorted(self._ready(), key=lambda sequence: sequence.id):
-            left = one.keys[one.computed // self._cache.block_tokens :] if one.pending > 1 else []
+            left = one.keys[one.launched // block_tokens :] if one.pending > 1 else []
             if not left or left[0] not in coming:
                 chosen.append(one)
                 if self.has_room(one):
                     coming.update(left)
+            if one.in_flight:
+                coming.update(one.keys[one.computed // block_tokens :])
         return chosen
 
     def _chunk(self, sequence: Sequence, tokens: int) -> Chunk:
-        start, sampling = sequence.computed, sequence.sampling
+        start, sampling = sequence.launched, sequence.sampling
+        known = tuple(sequence.tokens[start : start + tokens])
         return Chunk(
             sequence_id=sequence.id,
-            tokens=tuple(sequence.tokens[start : start + tokens]),
+            tokens=known if len(known) == tokens else (*known, UNREAD),
             start=start,
             table=tuple(sequence.table),
             write_from=sequence.write_from,
-            sample=start + tokens == len(sequence.tokens),
+            sample=tokens == sequence.pending,
             sampling=sampling,
             seed=self._config.seed if sampling.seed is None else sampling.seed,
-            generated=len(sequence.tokens) - sequence.prompt_tokens,
+            generated=len(sequence.tokens) + sequence.unread - sequence.prompt_tokens,
         )
 
     def _count(self, sequence: Sequence, chunk: Chunk) -> int:
@@ -129,11 +229,12 @@ class Forward:
     def _enter(self, sequence: Sequence, computed: int) -> None:
         before = sequence.committed_blocks
         sequence.computed = computed
+        sequence.unread = False
         pieces = self._cache.commit(sequence)
         self._past.blocks_computed(sequence.keys[before : sequence.committed_blocks])
-        self._parking.filled(sequence.agent, pieces)
+        self._parking.filled(sequence.agent, pieces, self._read_ns)
 
-    def _accept(self, sampled: dict[int, int]) -> tuple[dict[int, int], list[Sequence]]:
+    def _accept(self, sampled: dict[int, int]) -> Outcome:
         now = self._clock.unix_ns()
         tokens: dict[int, int] = {}
         reasons: dict[int, str] = {}
@@ -149,7 +250,7 @@ class Forward:
             if sequence.usage.output_tokens == sequence.sampling.max_tokens:
                 reasons[number] = "length"
         self._tally.generated_tokens += len(tokens)
-        return tokens, self._finish(reasons, now)
+        return Outcome(tokens, self._finish(reasons, now))
 
     def _finish(self, reasons: dict[int, str], now_ns: int) -> list[Sequence]:
         finished = [self._requests.running[number] for number in reasons]

@@ -70,6 +70,14 @@ def _check_host_places(placement: Placement) -> None:
         _require(host.slots[number].piece is None, f"free host slot {number} still holds a piece")
     for number in host.ready:
         _require(host.slots[number].piece is not None, f"ready host slot {number} holds nothing")
+    ready = {number: piece for number in host.ready if (piece := host.slots[number].piece) is not None}
+    eviction, kept = placement.eviction, placement.kept
+    loose = {number for number, piece in ready.items() if not kept(piece)}
+    _require(loose == eviction.loose.keys(), f"{loose} can be emptied, {list(eviction.loose)} are listed")
+    redundant = {number for number, piece in ready.items() if piece.device is not None}
+    _require(
+        redundant == eviction.redundant.keys(), f"{redundant} are on both sides, {list(eviction.redundant)} are listed"
+    )
 
 
 def _check_references(placement: Placement, live: list[Sequence]) -> None:
@@ -88,11 +96,11 @@ def _check_index(cache: TieredCache) -> None:
         _require(piece.key == key, f"the index lists a piece under the wrong key {key.hex()}")
         _require(piece.alive, f"the index lists a piece that is nowhere: {key.hex()}")
         _check_piece(placement, piece)
-    for agent, holding in cache.claims.holdings.items():
+    for owner, holding in cache.claims.holdings.items():
         tail = holding.tail
         if tail is not None and tail.alive:
-            _require(tail.agent == agent and tail.key is None, f"the tail of {agent} belongs to somebody else")
-            _require(0 < len(tail.tokens) < cache.block_tokens, f"the tail of {agent} has {len(tail.tokens)} tokens")
+            _require(tail.owner == owner and tail.key is None, f"the tail of {owner} belongs to somebody else")
+            _require(0 < len(tail.tokens) < cache.block_tokens, f"the tail of {owner} has {len(tail.tokens)} tokens")
             _check_piece(placement, tail)
             known.add(id(tail))
     resident = [block.piece for block in placement.device.blocks] + [slot.piece for slot in placement.host.slots]
@@ -147,6 +155,9 @@ def _check_sequences(cache: TieredCache, live: list[Sequence]) -> None:
 
 
 def _check_claims(cache: TieredCache) -> None:
+    for owner in cache.claims.holdings:
+        counted, true_residency = cache.residency(owner), cache.count(owner)
+        _require(counted == true_residency, f"{owner} holds {true_residency}, but {counted} is what is told")
     kept, true = cache.claims.counted(), cache.claims.recount()
     for phase, counts in true.items():
         _require(kept[phase] == counts, f"the counts of {phase} claims are not those of the holdings")

@@ -1,8 +1,8 @@
 """The engine without threads: requests and signals in, one step at a time, tokens out. Torch-free.
 
 A step: note the copies that ended, plan memory (:mod:`.scheduler`), hand out blocks (:mod:`.tiers`), submit the
-copies that follow, run the chunks (:mod:`.forward`), submit the copies of what they filled. Not thread-safe: one
-thread makes all calls.
+copies that follow, launch the chunks and read the step before (:mod:`.forward`; without pipelining, this one), submit
+the copies of what was filled. Not thread-safe: one thread makes all calls.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ from .batch import Runner
 from .config import EngineConfig
 from .errors import QueueFull, RequestRefused
 from .events import EventLog
-from .forward import Forward
+from .forecast import Forecasts
+from .forward import Forward, Outcome
 from .geometry import KVGeometry
 from .integrity import check
 from .meters import LinkMeter, Tally
+from .outlook import Outlooks
 from .parking import Parking
 from .past import Past
-from .prefix import extend_keys
+from .prefix import block_key, extend_keys, root_key
 from .records import EngineEvent, Snapshot
 from .requests import Requests
 from .scheduler import MemoryView, Running, Waiting, plan_memory, waiting_order
 from .sequence import Sampling, Sequence, SequenceStatus
 from .sessions import Sessions, Transition
-from .swap.contract import Mover
+from .swap.contract import Direction, Mover
 from .tiers import TieredCache
 
 _WAIT_S: Final = 0.05
@@ -66,21 +68,29 @@ class EngineCore:
         slots = config.host_blocks if config.policy.uses_host else 0
         past = Past(max(65536, 16 * (config.device_blocks + slots)), geometry.block_tokens)
         tally = Tally()
-        self.cache = TieredCache(config.device_blocks, slots, geometry.block_tokens)
-        self.sessions = Sessions(int(config.signal_ttl_s * 1e9))
+        self._host_slots, self._ready = slots, info.ready_host_blocks or (lambda: slots)
+        self.cache = TieredCache(config.device_blocks, min(slots, self._ready()), geometry.block_tokens)
+        link = LinkMeter()
+        self.sessions = Sessions(int(config.signal_ttl_s * 1e9), forecasts=Forecasts.load(config.forecast))
         self.events = EventLog(listener)
-        self._parking = Parking(config.policy, self.cache, self.sessions, self.events, geometry.block_bytes)
+        self._outlooks = Outlooks(config, geometry, self.cache, self.sessions, link, tally)
+        self._parking = Parking(
+            config.policy, self.cache, self.sessions, self.events, geometry.block_bytes, self._outlooks
+        )
         self._requests = Requests(self.cache, self.sessions, self._parking, past, tally)
         self._forward = Forward(
             config, runner, clock, self._requests, self.cache, self._parking, self.sessions, past, tally
         )
         self._config, self._geometry, self._info = config, geometry, info
         self._mover, self._clock = mover, clock
-        self._past, self._tally, self._link = past, tally, LinkMeter()
+        self._past, self._tally, self._link = past, tally, link
         self._next_id = 0
+        self._step_copies = max(1, config.step_copy_bytes // geometry.block_bytes)
+        self._ration = dict.fromkeys(Direction, self._step_copies)
+        self.cache.placement.flush = self._submit_copies
 
-    def submit(self, agent: str, tokens: Iterable[int], sampling: Sampling) -> Sequence:
-        """Queue a request of ``agent``; its prompt is ``tokens``.
+    def submit(self, agent: str, tokens: Iterable[int], sampling: Sampling, salt: str | None = None) -> Sequence:
+        """Queue a request of ``agent``; its prompt is ``tokens``. Requests with different salts share no blocks.
 
         Raises:
             RequestRefused: it can never run here; the message says what does not fit into what.
@@ -95,13 +105,22 @@ class EngineCore:
         sequence = Sequence(self._next_id, agent, prompt, len(prompt), sampling, now, known=len(prompt))
         self._next_id += 1
         sequence.usage.prompt_tokens = len(prompt)
-        extend_keys(sequence.keys, prompt, self._geometry.block_tokens)
+        sequence.root = root_key(salt)
+        shared = self._past.shared(agent, prompt)
+        sequence.usage.diverged_tokens = self._past.length(agent) - shared
+        sequence.keys = self._known_keys(sequence, shared)
+        extend_keys(sequence.keys, prompt, self._geometry.block_tokens, sequence.root)
         self._requests.add(sequence, now)
         for forgotten in self.sessions.forget_idle():
             self.cache.forget(forgotten)
             self._past.forget(forgotten)
         self._submit_copies()
         return sequence
+
+    def most_output_tokens(self, prompt_tokens: int) -> int:
+        """The largest ``max_tokens`` that :meth:`submit` takes with a prompt of this length; below 1 where none is."""
+        pool = self._config.device_blocks * self._geometry.block_tokens
+        return min(self._config.context_tokens, pool + 1) - prompt_tokens
 
     def abort(self, sequence_id: int) -> Sequence | None:
         """End a request now, whatever it is doing; what it computed stays cached. ``None`` if it is over already."""
@@ -122,29 +141,39 @@ class EngineCore:
         self._change(self.sessions.turn_ended(agent, calls, now), now)
 
     def has_work(self) -> bool:
-        """Whether :meth:`step` has anything to do: a request lives or a copy is in flight."""
-        return bool(self._requests.waiting or self._requests.running or self._mover.in_flight())
+        """Whether :meth:`step` has anything to do: a request lives, a step is unread or a copy is in flight."""
+        live = self._requests.waiting or self._requests.running
+        return bool(live or self._forward.in_flight or self._mover.in_flight() or self.cache.placement.outbox)
 
     def step(self) -> StepResult:
         """Do one forward step, or, where nothing can run yet, wait a moment for a copy to end."""
+        self._ration = dict.fromkeys(Direction, self._step_copies)
         progressed = self._collect()
         now = self._clock.unix_ns()
         for expired in self.sessions.expire(now):
             self._change(expired, now)
-        progressed |= self._hand_out_blocks(now)
-        chunks = self._forward.chunks(now)
+        self._parking.overdue(now)
+        outcome = self._forward.read() if self._forward.wants_reading else Outcome()
+        progressed |= self._hand_out_blocks(outcome)
+        chunks = self._forward.chunks(self._clock.unix_ns())
         # Copies in may start while this step computes; copies out of what it fills come after it.
         self._submit_copies()
-        tokens: dict[int, int] = {}
-        finished: list[Sequence] = []
-        if chunks:
-            tokens, finished = self._forward.run(chunks)
-            self._tally.steps += 1
+        if chunks or self._forward.in_flight:
+            outcome.add(self._forward.advance(chunks))
             self._submit_copies()
+            progressed = True
         elif self._mover.in_flight():
             self._mover.wait(_WAIT_S)
         self._parking.report_losses(self._clock.unix_ns())
-        return StepResult(tokens, tuple(finished), progressed or bool(chunks))
+        return StepResult(outcome.tokens, tuple(outcome.finished), progressed)
+
+    def settle(self) -> None:
+        """Wait until no copy is left, without computing anything: a run by steps can then go on with equal batches."""
+        while self._mover.in_flight() or self.cache.placement.outbox:
+            self._ration = dict.fromkeys(Direction, self._step_copies)
+            self._submit_copies()
+            self._mover.wait(_WAIT_S)
+            self._collect()
 
     def snapshot(self) -> Snapshot:
         """The engine at this instant."""
@@ -158,12 +187,23 @@ class EngineCore:
             link=self._link.link(now),
             agents=state.agents(self.sessions, self._requests.live, self.cache, self.events, self._geometry, now),
             events=tuple(self.events.recent),
-            totals=self._tally.totals(self.cache.placement.dropped, self.sessions.unmatched),
+            totals=self._tally.totals(self.cache.placement.dropped, self.sessions.unmatched, self.sessions.matched),
         )
 
     def check(self) -> None:
         """Check all invariants of the bookkeeping; raises :class:`.integrity.IntegrityError`."""
         check(self.cache, self._requests)
+
+    def _known_keys(self, sequence: Sequence, shared: int) -> list[bytes]:
+        """The keys of the prompt's first blocks, where its first ``shared`` tokens are those of its agent's last context.
+
+        Hashing them again would be most of the work of a request whose long context has grown a little.
+        """
+        size, holding = self._geometry.block_tokens, self.cache.claims.of(sequence.agent)
+        if holding is None or not holding.keys or shared < size:
+            return []
+        same_root = block_key(sequence.root, sequence.tokens[:size]) == holding.keys[0]
+        return list(holding.keys[: shared // size]) if same_root else []
 
     def _refuse_impossible(self, agent: str, prompt: int, sampling: Sampling, now: int) -> None:
         config, most = self._config, prompt + sampling.max_tokens
@@ -187,25 +227,37 @@ class EngineCore:
             self._submit_copies()
 
     def _submit_copies(self) -> None:
-        outbox = self.cache.placement.outbox
-        if outbox:
-            self._mover.submit(tuple(outbox))
-            outbox.clear()
+        copies = self.cache.placement.outbox.take(self._ration)
+        if copies:
+            self._mover.submit(copies)
 
     def _collect(self) -> bool:
         """Take the copies that ended off the books; requests that waited for their last one may run."""
+        host = self.cache.placement.host
+        if len(host.slots) < self._host_slots:
+            host.open(min(self._host_slots, self._ready()))
         done = self._mover.poll()
         now = self._clock.unix_ns()
         for one in done:
             self.cache.complete(one)
             if one.error is None:
                 self._link.add(one.copy.direction, now, self._geometry.block_bytes)
+                self._link.timed(one, self._geometry.block_bytes)
             self._requests.arrived(one, now)
         self._parking.copied(done, now)
         return bool(done)
 
-    def _hand_out_blocks(self, now: int) -> bool:
-        plan = plan_memory(self._memory_view())
+    def _hand_out_blocks(self, outcome: Outcome) -> bool:
+        view = self._memory_view()
+        plan = plan_memory(view)
+        if plan.preempt and self._forward.in_flight:
+            # A block is taken away only when what was launched for it is known, and that may end who wanted it.
+            outcome.add(self._forward.read())
+            view = self._memory_view()
+            plan = plan_memory(view)
+        now = self._clock.unix_ns()
+        wanted = sum(one.demand for one in view.waiting) + len(plan.grow)
+        self._parking.make_room(wanted - len(self.cache.placement.device.free), now)
         for number in plan.preempt:
             self._requests.preempt(self._requests.running[number], now)
         for number in plan.grow:
@@ -216,13 +268,13 @@ class EngineCore:
             if not self._requests.admit(waiting, self._first_blocks(waiting), now):
                 break
             admitted = True
+        left = {one.id: one.demand for one in view.waiting if one.id in self._requests.waiting}
+        self._outlooks.short_blocks = sum(left.values())
         return bool(plan.preempt) or admitted
 
     def _memory_view(self) -> MemoryView:
         placement, requests = self.cache.placement, self._requests
-        order = waiting_order(
-            (one.id, self.cache.claims.of(one.agent) is not None, one.overtaken) for one in requests.waiting.values()
-        )
+        order = waiting_order((one.id, self.cache.knows(one), one.overtaken) for one in requests.waiting.values())
         candidates = [requests.waiting[number] for number in order[: self._config.slots - len(requests.running)]]
         available, leaving = placement.available, placement.device.leaving
         coming = len(placement.device.busy) - leaving
@@ -242,7 +294,8 @@ class EngineCore:
         return tuple(Running(one.id, one.id in grows, self.cache.yields(one) if short else 0) for one in running)
 
     def _grows(self, sequence: Sequence) -> bool:
-        return sequence.status is SequenceStatus.RUNNING and not self._forward.has_room(sequence)
+        running = sequence.status is SequenceStatus.RUNNING
+        return running and not self._forward.has_room(sequence) and self._forward.goes_on(sequence)
 
     def _first_blocks(self, sequence: Sequence) -> int:
         """Blocks of its first table: room for its tokens and the next, but never more than it can need."""

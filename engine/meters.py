@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from .records import Link, Totals
-from .swap.contract import Direction
+from .swap.contract import CopyDone, Direction
 
 _SECOND_NS: Final = 1_000_000_000
 
@@ -35,12 +35,43 @@ class RateMeter:
         return float(self._sum)
 
 
+class BusyRate:
+    """Amount per second of work under way, newer work weighing more; ``None`` before any was seen."""
+
+    def __init__(self) -> None:
+        self._amount = 0.0
+        self._busy_ns = 0
+        self._ended_ns = 0
+
+    def add(self, amount: int, started_ns: int, ended_ns: int) -> None:
+        """Count work between two instants; what overlaps with earlier work took no further time."""
+        self._amount += amount
+        self._busy_ns += max(ended_ns - max(started_ns, self._ended_ns), 0)
+        self._ended_ns = max(self._ended_ns, ended_ns)
+        if self._busy_ns > _SECOND_NS:
+            self._amount, self._busy_ns = self._amount / 2, self._busy_ns // 2
+
+    @property
+    def per_s(self) -> float | None:
+        """The rate."""
+        return self._amount / self._busy_ns * 1e9 if self._busy_ns else None
+
+
 class LinkMeter:
     """Bytes copied between the tiers, each way."""
 
     def __init__(self) -> None:
         self._out = RateMeter()
         self._in = RateMeter()
+        self._busy = {direction: BusyRate() for direction in Direction}
+
+    def timed(self, done: CopyDone, moved_bytes: int) -> None:
+        """Learn how fast the link is from a copy that ended."""
+        self._busy[done.copy.direction].add(moved_bytes, done.started_ns, done.ended_ns)
+
+    def bytes_per_s(self, direction: Direction) -> float | None:
+        """How fast the link is while it copies that way; ``None`` before it has."""
+        return self._busy[direction].per_s
 
     def add(self, direction: Direction, now_ns: int, moved_bytes: int) -> None:
         """Count a finished copy."""
@@ -70,7 +101,7 @@ class Tally:
     steps: int = 0
     prefill_s: float = 0.0
 
-    def totals(self, dropped_blocks: int, unmatched_signals: int) -> Totals:
+    def totals(self, dropped_blocks: int, unmatched_signals: int, matched_signals: int) -> Totals:
         """The counts as a record, with what others counted."""
         return Totals(
             prefilled_tokens=self.prefilled_tokens,
@@ -82,4 +113,5 @@ class Tally:
             unmatched_signals=unmatched_signals,
             steps=self.steps,
             prefill_s=self.prefill_s,
+            matched_signals=matched_signals,
         )

@@ -2,51 +2,131 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import heapq
+from collections.abc import Set
+from typing import Final
 
 from .blocks import Piece
 from .config import PolicyMode
 from .events import EventLog, Operation
-from .policy import Action, AgentView, Demote, Evict, Mirror, Moment, Park, Prefetch, Promote, Rest, decide
+from .findings import Hits
+from .outlook import Outlooks, waits
+from .policy import (
+    Action,
+    AgentView,
+    Candidate,
+    Demote,
+    Evict,
+    Hold,
+    Mirror,
+    Moment,
+    Outlook,
+    Park,
+    Prefetch,
+    Promote,
+    Rest,
+    decide,
+)
 from .records import EngineEvent, EventKind
 from .sessions import Session, Sessions, Transition
-from .swap.contract import Copy, CopyDone, Direction
-from .tiers import Hits, TieredCache
+from .swap.contract import CopyDone
+from .tiers import TieredCache
+
+_RANKED_NS: Final = 20_000_000
+"""How long an order of victims is good for, and longer in proportion where there are more than ``_RANKED``."""
+
+_RANKED: Final = 32
 
 
 class Parking:
     """Between the sessions, which know who is blocked, and the cache, which has the blocks."""
 
     def __init__(
-        self, mode: PolicyMode, cache: TieredCache, sessions: Sessions, events: EventLog, block_bytes: int
+        self,
+        mode: PolicyMode,
+        cache: TieredCache,
+        sessions: Sessions,
+        events: EventLog,
+        block_bytes: int,
+        outlooks: Outlooks,
     ) -> None:
         self._mode = mode
         self._cache = cache
         self._sessions = sessions
         self._events = events
         self._block_bytes = block_bytes
+        self._outlooks = outlooks
+        self._holds: list[tuple[int, str, int]] = []
+        self._ranking: list[Candidate] = []
+        self._ranked_ns = self._offered_ns = -_RANKED_NS
+        self._now_ns = 0
+        if mode is PolicyMode.AUTO:
+            cache.placement.eviction.coldest = self._coldest
 
     def changed(self, transition: Transition, now_ns: int) -> None:
         """An agent began or stopped to be blocked, or released blocks while it is."""
-        for action in decide(self._mode, transition.moment, self._view(transition.agent, transition.tool)):
-            self._act(action, transition.tool, now_ns)
+        self._now_ns = now_ns
+        for action in decide(self._mode, transition.moment, self._view(transition.agent, transition.tool, now_ns)):
+            self._act(action, transition.tool, now_ns, urgent=transition.by_request)
 
-    def filled(self, agent: str, pieces: list[Piece]) -> None:
+    def filled(self, agent: str, pieces: list[Piece], now_ns: int) -> None:
         """A request of ``agent`` filled blocks."""
-        for action in decide(self._mode, Moment.FILLED, self._view(agent, None)) if pieces else ():
+        self._now_ns = now_ns
+        # Where its context lies does not matter here, and looking would cost every step.
+        view = AgentView(agent, None, 0, 0, 0, Outlook(answers=self._sessions.agents[agent].answers))
+        for action in decide(self._mode, Moment.FILLED, view) if pieces else ():
             if isinstance(action, Mirror):
                 self._cache.mirror(pieces)
 
-    def admitted(self, agent: str, hits: Hits, copies: Iterable[Copy], now_ns: int) -> None:
-        """A request of ``agent`` got its blocks, for which these copies were started."""
+    def overdue(self, now_ns: int) -> None:
+        """Ask again about the agents that still wait though a :class:`.policy.Hold` is over."""
+        while self._holds and self._holds[0][0] <= now_ns:
+            _, agent, since_ns = heapq.heappop(self._holds)
+            session = self._sessions.agents.get(agent)
+            if session is not None and waits(session) and session.since_ns == since_ns and not session.parked:
+                self.changed(Transition(agent, Moment.OVERDUE, session.tool if session.blocked else None), now_ns)
+
+    def make_room(self, blocks: int, now_ns: int) -> None:
+        """Requests want ``blocks`` blocks more than are free: put those of the best victims first in the queue."""
+        self._now_ns = now_ns
+        if self._mode is PolicyMode.AUTO and blocks > 0 and now_ns - self._offered_ns >= _RANKED_NS:
+            self._offered_ns = now_ns
+            self._offer(blocks, 0.0, now_ns)
+
+    def _offer(self, blocks: int, least_s: float, now_ns: int) -> None:
+        """Put ``blocks`` blocks first in the queue, of agents expected to stay away for ``least_s`` or longer."""
+        chosen: list[Candidate] = []
+        for candidate in self._victims():
+            session = self._sessions.agents.get(candidate.agent)
+            if session is None or session.activity is not None or candidate.left_s < least_s:
+                continue  # it came back since the order was made, or will be back too soon
+            if blocks <= 0:
+                break
+            there = self._cache.residency(candidate.agent).device_blocks
+            if there:
+                blocks -= there
+                chosen.append(candidate)
+        # Each of them goes to the very front, so the first to give way is the last one here.
+        for candidate in reversed(chosen):
+            self._give_way(candidate, now_ns)
+
+    def _give_way(self, candidate: Candidate, now_ns: int) -> None:
+        session = self._sessions.agents[candidate.agent]
+        if not waits(session):
+            self._cache.offer(candidate.agent)
+            return
+        if not session.parked:
+            why = f"others need the space, and it is expected to wait {candidate.left_s:.1f} s more"
+            self._act(Park(candidate.agent, why), session.tool if session.blocked else None, now_ns)
+        self._cache.demote(candidate.agent)
+
+    def admitted(self, agent: str, hits: Hits, now_ns: int) -> None:
+        """A request of ``agent`` got its blocks."""
         session = self._sessions.agents[agent]
-        incoming = [copy.id for copy in copies if copy.direction is Direction.IN]
-        if incoming:
-            self._restore(session, session.tool, incoming, "its request came", now_ns)
+        if hits.copies:
+            self._restore(session, session.tool, list(hits.copies), "its request came", now_ns)
         elif session.parked and hits.device_tokens:
-            size = self._cache.residency(agent).device_blocks * self._block_bytes
-            why = "nobody had needed the space"
-            self._events.note(EngineEvent(now_ns, agent, EventKind.REVIVE, session.tool, size, None, why))
+            self._note(session, EventKind.REVIVE, session.tool, self._cache.residency(agent).device_blocks, now_ns)
         session.parked = False
 
     def preempted(self, agent: str, blocks: int, now_ns: int) -> None:
@@ -60,6 +140,7 @@ class Parking:
 
     def copied(self, done: list[CopyDone], now_ns: int) -> None:
         """Copies ended."""
+        self._now_ns = now_ns
         self._count(self._events.copied(done, now_ns))
 
     def report_losses(self, now_ns: int) -> None:
@@ -67,20 +148,23 @@ class Parking:
         losses, self._cache.placement.losses = self._cache.placement.losses, type(self._cache.placement.losses)()
         for (kind, agent), blocks in losses.items():
             session = self._sessions.agents.get(agent)
-            tool = session.tool if session is not None and session.blocked else None
+            blocked = session if session is not None and session.blocked else None
+            tool, span = (blocked.tool, blocked.span) if blocked is not None else (None, None)
             why = "others needed the space; the host has it" if kind is EventKind.RECLAIM else self._why_dropped()
-            self._events.note(EngineEvent(now_ns, agent, kind, tool, blocks * self._block_bytes, None, why))
+            size = blocks * self._block_bytes
+            self._events.note(EngineEvent(now_ns, agent, kind, tool, size, None, why, *(span or (None, None))))
 
     def _why_dropped(self) -> str:
         if not self._mode.uses_host:
             return f"policy {self._mode} keeps no copy; it is computed again when needed"
         return "the host tier had no room; it is computed again when needed"
 
-    def _view(self, agent: str, tool: str | None) -> AgentView:
+    def _view(self, agent: str, tool: str | None, now_ns: int) -> AgentView:
         residency = self._cache.residency(agent)
-        return AgentView(agent, tool, residency.blocks, residency.device_blocks, residency.host_blocks)
+        outlook = self._outlooks.of(agent, residency, now_ns) if self._mode is PolicyMode.AUTO else Outlook()
+        return AgentView(agent, tool, residency.blocks, residency.device_blocks, residency.host_blocks, outlook)
 
-    def _act(self, action: Action, tool: str | None, now_ns: int) -> None:
+    def _act(self, action: Action, tool: str | None, now_ns: int, *, urgent: bool = False) -> None:
         match action:
             case Park():
                 self._park(action, tool, self._cache.park(action.agent), now_ns)
@@ -93,27 +177,54 @@ class Parking:
                 self._cache.promote(action.agent)
             case Rest():
                 self._cache.rest(action.agent)
+            case Hold():
+                self._cache.hold(action.agent)
+                since_ns = self._sessions.agents[action.agent].since_ns
+                heapq.heappush(self._holds, (now_ns + int(action.seconds * 1e9), action.agent, since_ns))
             case Prefetch():
-                copies = self._cache.prefetch(action.agent)
+                self._make_room_for(action.agent, now_ns)
+                copies = self._cache.prefetch(action.agent, urgent=urgent)
                 if copies:
                     self._restore(self._sessions.agents[action.agent], tool, copies, action.why, now_ns)
             case _:
                 raise AssertionError(f"{action} is not for this moment")
 
+    def _make_room_for(self, agent: str, now_ns: int) -> None:
+        """Before a prefetch: those who will be away for longer than the way back takes give way to who is back now."""
+        residency = self._cache.residency(agent)
+        missing = residency.blocks - residency.device_blocks - len(self._cache.placement.device.free)
+        if self._mode is PolicyMode.AUTO and missing > 0:
+            self._offer(missing, 2 * self._outlooks.of(agent, residency, now_ns).round_trip_s, now_ns)
+
     def _park(self, action: Action, tool: str | None, copies: list[int], now_ns: int) -> None:
         blocks = self._cache.residency(action.agent).host_blocks
         if blocks:
-            self._sessions.agents[action.agent].parked = True
-            size = blocks * self._block_bytes
-            self._begin(Operation(EventKind.PARK, action.agent, tool, size, action.why, set(copies)), now_ns)
+            session = self._sessions.agents[action.agent]
+            session.parked = True
+            self._begin(session, EventKind.PARK, tool, blocks, action.why, copies, now_ns)
 
     def _restore(self, session: Session, tool: str | None, copies: list[int], why: str, now_ns: int) -> None:
         session.parked = False
-        size = len(copies) * self._block_bytes
-        self._begin(Operation(EventKind.RESTORE, session.agent, tool, size, why, set(copies)), now_ns)
+        self._begin(session, EventKind.RESTORE, tool, len(copies), why, copies, now_ns)
 
-    def _begin(self, operation: Operation, now_ns: int) -> None:
-        self._count(self._events.begin(operation, now_ns))
+    def _begin(
+        self,
+        session: Session,
+        kind: EventKind,
+        tool: str | None,
+        blocks: int,
+        why: str,
+        copies: list[int],
+        now_ns: int,
+    ) -> None:
+        size = blocks * self._block_bytes
+        span = session.span if tool is not None else None
+        self._count(self._events.begin(Operation(kind, session.agent, tool, size, why, set(copies), span), now_ns))
+
+    def _note(self, session: Session, kind: EventKind, tool: str | None, blocks: int, now_ns: int) -> None:
+        why, size = "nobody had needed the space", blocks * self._block_bytes
+        span = session.span or (None, None)
+        self._events.note(EngineEvent(now_ns, session.agent, kind, tool, size, None, why, *span))
 
     def _count(self, events: list[EngineEvent]) -> None:
         for event in events:
@@ -122,3 +233,21 @@ class Parking:
                 session.parks += 1
             elif session is not None and event.kind is EventKind.RESTORE:
                 session.restores += 1
+
+    def _victims(self) -> list[Candidate]:
+        if self._now_ns - self._ranked_ns >= _RANKED_NS * (1 + len(self._ranking) // _RANKED):
+            self._ranking = self._outlooks.victims(self._now_ns)
+            self._ranked_ns = self._now_ns
+        return self._ranking
+
+    def _coldest(self, wanted: Piece, spare: Set[int]) -> Piece | None:
+        """A full host's piece that may go for ``wanted``: of whoever waits longest, the end of its context first."""
+        for candidate in self._victims():
+            if candidate.agent == wanted.agent:
+                return None
+            session = self._sessions.agents.get(candidate.agent)
+            if session is not None and waits(session) and self._cache.residency(candidate.agent).host_blocks:
+                piece = self._cache.last_on_host(candidate.agent, spare)
+                if piece is not None:
+                    return piece
+        return None

@@ -41,6 +41,14 @@ class Past:
         """Drop ``agent``'s context."""
         self._contexts.pop(agent, None)
 
+    def length(self, agent: str) -> int:
+        """Length of ``agent``'s last context that had KV."""
+        return len(self._contexts.get(agent, ()))
+
+    def shared(self, agent: str, tokens: Seq[int]) -> int:
+        """How many leading tokens that context and ``tokens`` have in common."""
+        return common_prefix(self._contexts.get(agent, ()), tokens)
+
     def repeated(self, sequence: Sequence, start: int, end: int) -> int:
         """How many of the positions ``start … end - 1`` of ``sequence`` had KV before."""
         had = common_prefix(self._contexts.get(sequence.agent, ()), sequence.tokens[:end])

@@ -4,41 +4,59 @@ Rules kept here, whoever calls:
 
 * a block or slot that a copy touches is neither freed nor handed out before :meth:`Placement.complete` saw it end;
 * a piece leaves the device for good only when the host has it; without a host slot it is *dropped*, and counted;
-* copies are only noted in ``outbox``; the loop hands them to the mover at a point that keeps their order.
+* copies are only noted in ``outbox``; the loop hands them to the mover, in long lists from ``flush`` on as well.
 
-Host eviction is second-choice by need: a free slot; else the least recently used slot whose piece no working agent
-holds; else, if a device block must be emptied, the least recently used slot whose piece is also on the device. A
-piece that a working agent has on the host alone is never evicted: then the block that wants to leave is dropped.
+A piece that a working agent has on the host alone is not evicted there, unless :mod:`.eviction` is told of one that is
+needed later than the block that wants to leave; else that block is dropped.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Set
+from typing import Final
 
 from .blocks import DevicePool, HostPool, Piece
+from .eviction import HostEviction
+from .outbox import Outbox
 from .records import EventKind
 from .swap.contract import Copy, CopyDone, Direction
 
-_NONE: frozenset[int] = frozenset()
+FLUSH_COPIES: Final = 64
+"""A restore hands over its copies so many at a time: the link is busy while the rest is still being decided on."""
+
+_NONE: Final[frozenset[int]] = frozenset()
 
 
 class Placement:
-    """Both tiers' contents. ``kept`` says whether a working agent holds a piece (see :class:`.claims.Claims`).
+    """Both tiers' contents.
+
+    ``kept`` says whether a working agent holds a piece (see :class:`.claims.Claims`) and ``version`` changes when that may;
+    ``moved`` hears of every piece that comes to a tier or leaves one.
 
     ``outbox`` collects copies to submit, ``losses`` counts blocks by (``RECLAIM`` or ``DROP``, agent) until the loop
     takes them, ``dropped`` counts all dropped blocks.
     """
 
-    def __init__(self, device_blocks: int, host_slots: int, kept: Callable[[Piece], bool]) -> None:
+    def __init__(
+        self,
+        device_blocks: int,
+        host_slots: int,
+        kept: Callable[[Piece], bool],
+        moved: Callable[[Piece], None] = lambda piece: None,
+        version: Callable[[], int] = lambda: 0,
+    ) -> None:
         self.device = DevicePool(device_blocks)
         self.host = HostPool(host_slots)
         self.index: dict[bytes, Piece] = {}
         self.copies: dict[int, Copy] = {}
-        self.outbox: list[Copy] = []
+        self.outbox = Outbox()
+        self.flush: Callable[[], None] = lambda: None
         self.losses: Counter[tuple[EventKind, str]] = Counter()
         self.dropped = 0
-        self._kept = kept
+        self.kept = kept
+        self.eviction = HostEviction(self.device, self.host, kept, version)
+        self._moved = moved
         self._next_copy = 0
 
     @property
@@ -63,6 +81,10 @@ class Placement:
             return None
         self._reclaim(count - len(self.device.free) - self.device.leaving, spare)
         if len(self.device.free) < count:
+            for number in self.device.busy:
+                block = self.device.blocks[number]
+                if block.leaving and block.copy is not None:
+                    self.outbox.hurry(block.copy.id)
             return None
         return [self.device.take_free() for _ in range(count)]
 
@@ -70,27 +92,32 @@ class Placement:
         """Say that ``block`` holds ``piece``."""
         piece.device = block
         self.device.blocks[block].piece = piece
+        self._note(piece)
 
-    def start_out(self, piece: Piece, *, must: bool, spare: Set[int] = _NONE) -> Copy | None:
+    def start_out(self, piece: Piece, *, must: bool, spare: Set[int] = _NONE, urgent: bool = False) -> Copy | None:
         """Copy ``piece`` to the host; ``None`` where that is impossible now or not needed. ``must``: evict harder."""
         if piece.device is None or piece.host is not None:
             return None
         block = self.device.blocks[piece.device]
         if block.copy is not None or block.stuck:
             return None
-        slot = self._host_slot(must, spare)
+        slot = self._host_slot(piece, must, spare)
         if slot is None:
             return None
         piece.host = slot
         self.host.slots[slot].piece = piece
-        return self._start(Direction.OUT, piece.device, slot)
+        self._note(piece)
+        return self._start(Direction.OUT, piece.device, slot, urgent)
 
-    def start_in(self, piece: Piece, block: int) -> Copy:
-        """Copy ``piece``, which only the host has, into the empty ``block``."""
+    def start_in(self, piece: Piece, block: int, *, urgent: bool) -> Copy:
+        """Copy ``piece``, which only the host has, into the empty ``block``; ``urgent``: a request waits for it."""
         assert piece.device is None
         assert piece.host is not None
         self.attach(piece, block)
-        return self._start(Direction.IN, block, piece.host)
+        copy = self._start(Direction.IN, block, piece.host, urgent)
+        if len(self.outbox) % FLUSH_COPIES == 0:
+            self.flush()
+        return copy
 
     def leave_device(self, piece: Piece) -> None:
         """Take ``piece`` off the device."""
@@ -101,13 +128,13 @@ class Placement:
     def leave_host(self, piece: Piece) -> None:
         """Take ``piece`` off the host; a copy that is writing or reading the slot ends first."""
         slot = self._detach_host(piece)
-        self.host.settle(slot)
+        self._settle_host(slot)
         self._count_loss(piece)
 
     def dissolve(self, piece: Piece) -> None:
         """Forget ``piece`` in both tiers without counting a loss: its KV goes on under another name or is obsolete."""
         if piece.host is not None:
-            self.host.settle(self._detach_host(piece))
+            self._settle_host(self._detach_host(piece))
         if piece.device is not None:
             self.device.settle(self._detach_device(piece))
 
@@ -118,19 +145,19 @@ class Placement:
         block.copy = slot.copy = None
         if done.error is not None:
             self._fail(copy)
-        self.host.settle(copy.host_slot)
+        self._settle_host(copy.host_slot)
         self.device.settle(copy.device_block)
         if block.leaving and block.piece is not None and self.mirrored(block.piece):
             self.leave_device(block.piece)
 
-    def _start(self, direction: Direction, block: int, slot: int) -> Copy:
+    def _start(self, direction: Direction, block: int, slot: int, urgent: bool) -> Copy:
         copy = Copy(self._next_copy, direction, block, slot)
         self._next_copy += 1
         self.device.blocks[block].copy = self.host.slots[slot].copy = copy
         self.copies[copy.id] = copy
-        self.outbox.append(copy)
+        self.outbox.put(copy, urgent=urgent)
         self.device.settle(block)
-        self.host.settle(slot)
+        self._settle_host(slot)
         return copy
 
     def _reclaim(self, short: int, spare: Set[int]) -> None:
@@ -141,35 +168,32 @@ class Placement:
             if self.mirrored(piece):
                 self.losses[EventKind.RECLAIM, piece.agent] += 1
                 self.leave_device(piece)
-            elif self.start_out(piece, must=True, spare=spare) is not None:
+            elif self.start_out(piece, must=True, spare=spare, urgent=True) is not None:
                 self.losses[EventKind.RECLAIM, piece.agent] += 1
                 self.device.blocks[number].leaving = True
             else:
                 self.leave_device(piece)
 
-    def _host_slot(self, must: bool, spare: Set[int]) -> int | None:
+    def _host_slot(self, wanted: Piece, must: bool, spare: Set[int]) -> int | None:
         if not self.host.free:
-            victim = self._victim(must, spare)
+            victim = self.eviction.victim(wanted, spare, must=must)
             if victim is None:
                 return None
             self.leave_host(victim)
-        return self.host.free.pop()
+        return self.host.take()
 
-    def _victim(self, must: bool, spare: Set[int]) -> Piece | None:
-        redundant = None
-        for number in self.host.ready:
-            piece = self.host.slots[number].piece
-            assert piece is not None
-            if number in spare:
-                continue
-            if not self._kept(piece) and not self._referenced(piece):
-                return piece
-            if must and redundant is None and piece.device is not None:
-                redundant = piece
-        return redundant
+    def _settle_host(self, number: int) -> None:
+        self.host.settle(number)
+        piece = self.host.slots[number].piece
+        if piece is None:
+            self.eviction.forget(number)
+        else:
+            self.eviction.review(piece)
 
-    def _referenced(self, piece: Piece) -> bool:
-        return piece.device is not None and self.device.blocks[piece.device].refs > 0
+    def _note(self, piece: Piece) -> None:
+        self._moved(piece)
+        if piece.host is not None:
+            self.eviction.review(piece)
 
     def _fail(self, copy: Copy) -> None:
         block, slot = self.device.blocks[copy.device_block], self.host.slots[copy.host_slot]
@@ -188,12 +212,14 @@ class Placement:
         assert piece.device is not None
         block, piece.device = piece.device, None
         self.device.blocks[block].piece = None
+        self._note(piece)
         return block
 
     def _detach_host(self, piece: Piece) -> int:
         assert piece.host is not None
         slot, piece.host = piece.host, None
         self.host.slots[slot].piece = None
+        self._note(piece)
         return slot
 
     def _count_loss(self, piece: Piece) -> None:

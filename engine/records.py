@@ -5,7 +5,7 @@ Torch-free. Key names carry their unit and stand here once; later versions only 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
@@ -87,7 +87,8 @@ class AgentRecord:
     ``since_s``: seconds in this state; one wait for a tool counts as one, whatever becomes of the KV meanwhile.
     ``context_tokens``: length of the context it runs on or, between requests, last ran on. ``kept_tokens``: how many
     of them have KV in either tier. ``vram_bytes`` and ``host_bytes`` count a shared block for each agent that holds
-    it. ``b``: share of its life so far spent waiting for tools.
+    it. ``b``: share of its life so far spent waiting for tools. ``state_seconds``: its life so far by state; waiting for
+    a tool is one of them, ``blocked_resident``, wherever the KV was meanwhile.
     """
 
     agent: str
@@ -102,11 +103,15 @@ class AgentRecord:
     parks: int
     restores: int
     kept_tokens: int
+    state_seconds: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineEvent:
-    """Something that happened to an agent's KV, and ``why``. ``duration_ms``: first copy's start to last copy's end."""
+    """Something that happened to an agent's KV, and ``why``. ``duration_ms``: first copy's start to last copy's end.
+
+    ``trace_id`` and ``span_id`` are those of the tool span that caused it, in lower-case hex; ``None`` where there is none.
+    """
 
     time_unix_ns: int
     agent: str
@@ -115,6 +120,8 @@ class EngineEvent:
     bytes: int
     duration_ms: float | None
     why: str
+    trace_id: str | None = None
+    span_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +140,7 @@ class Totals:
     unmatched_signals: int
     steps: int
     prefill_s: float
+    matched_signals: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Final
 
 from .claims import Phase
+from .findings import Hits
 from .meters import Tally
 from .parking import Parking
 from .past import Past
@@ -15,7 +16,7 @@ from .records import AgentState
 from .sequence import Sequence, SequenceStatus
 from .sessions import Sessions, Transition
 from .swap.contract import CopyDone, Direction
-from .tiers import Hits, TieredCache
+from .tiers import TieredCache
 
 _ACTIVITY: Final = {
     SequenceStatus.RUNNING: AgentState.GENERATING,
@@ -51,7 +52,7 @@ class Requests:
         """Queue a new request; its agent is back, if it was away."""
         self.waiting[sequence.id] = sequence
         self.live.setdefault(sequence.agent, []).append(sequence)
-        sequence.waiting_since_unix_ns = now_ns
+        sequence.waiting_since_unix_ns = sequence.since_unix_ns = now_ns
         returned = self._sessions.request(sequence.agent, now_ns)
         self._cache.claims.set_phase(sequence.agent, Phase.ACTIVE)
         if returned is not None:
@@ -60,8 +61,6 @@ class Requests:
 
     def admit(self, sequence: Sequence, blocks: int, now_ns: int) -> bool:
         """Give a waiting request a slot and a table of ``blocks`` blocks; ``False`` while space is short."""
-        outbox = self._cache.placement.outbox
-        before = len(outbox)
         hits = self._cache.acquire(sequence, blocks)
         if hits is None:
             return False
@@ -71,9 +70,9 @@ class Requests:
         # What a preempted request finds again was its own: no prompt token was saved.
         if sequence.known == sequence.prompt_tokens:
             self._count_hits(sequence, hits)
-        self._parking.admitted(sequence.agent, hits, outbox[before:], now_ns)
+        self._parking.admitted(sequence.agent, hits, now_ns)
         if sequence.waits:
-            sequence.status = SequenceStatus.RESTORING
+            self._turn(sequence, SequenceStatus.RESTORING, now_ns)
         else:
             self._run(sequence, now_ns)
         self._show_activity(sequence.agent, now_ns)
@@ -81,14 +80,12 @@ class Requests:
 
     def rematch(self, sequence: Sequence, now_ns: int) -> None:
         """Let a running prefill take over blocks that exist by now; it pauses where they must be copied in."""
-        outbox = self._cache.placement.outbox
-        before = len(outbox)
         hits = self._cache.rematch(sequence)
         self._count_hits(sequence, hits)
         if hits.host_tokens:
-            self._parking.admitted(sequence.agent, hits, outbox[before:], now_ns)
+            self._parking.admitted(sequence.agent, hits, now_ns)
         if sequence.waits:
-            sequence.status = SequenceStatus.RESTORING
+            self._turn(sequence, SequenceStatus.RESTORING, now_ns)
             sequence.waiting_since_unix_ns = now_ns
             self._show_activity(sequence.agent, now_ns)
 
@@ -99,8 +96,8 @@ class Requests:
             if done.error is not None and done.copy.direction is Direction.IN:
                 # The block holds nothing: what lies before it is kept, the rest is looked up or computed again.
                 at = sequence.table.index(done.copy.device_block)
-                sequence.computed = sequence.write_from = at * self._cache.block_tokens
-                self._requeue(sequence)
+                sequence.computed = sequence.launched = sequence.write_from = at * self._cache.block_tokens
+                self._requeue(sequence, now_ns)
             elif not sequence.waits:
                 self._run(sequence, now_ns)
             else:
@@ -112,7 +109,7 @@ class Requests:
         if sequence.status is SequenceStatus.RUNNING:
             sequence.waiting_since_unix_ns = now_ns
         self._parking.preempted(sequence.agent, len(sequence.table), now_ns)
-        self._requeue(sequence)
+        self._requeue(sequence, now_ns)
         self._show_activity(sequence.agent, now_ns)
 
     def finish(self, sequence: Sequence, reason: str, now_ns: int) -> None:
@@ -128,9 +125,9 @@ class Requests:
             self._release(sequence, phase)
             del self.running[sequence.id]
         else:
-            self._cache.claims.set_phase(sequence.agent, phase)
+            self._cache.give_up(sequence, phase, alone=not siblings)
             del self.waiting[sequence.id]
-        sequence.status = SequenceStatus.FINISHED
+        self._turn(sequence, SequenceStatus.FINISHED, now_ns)
         sequence.finish_reason = reason
         self._show_activity(sequence.agent, now_ns)
         session = self._sessions.agents[sequence.agent]
@@ -138,18 +135,27 @@ class Requests:
             self._parking.changed(Transition(sequence.agent, Moment.TOOL_STARTED, session.tool), now_ns)
 
     def _run(self, sequence: Sequence, now_ns: int) -> None:
-        sequence.status = SequenceStatus.RUNNING
+        self._turn(sequence, SequenceStatus.RUNNING, now_ns)
         self._close_wait(sequence, now_ns)
 
-    def _requeue(self, sequence: Sequence) -> None:
-        sequence.known = max(sequence.known, sequence.kv_tokens)
-        self._release(sequence, Phase.ACTIVE)
-        self.waiting[sequence.id] = self.running.pop(sequence.id)
-        sequence.status = SequenceStatus.WAITING
+    def _turn(self, sequence: Sequence, status: SequenceStatus, now_ns: int) -> None:
+        """Take another status, and note how long it waited in the one before."""
+        seconds = (now_ns - sequence.since_unix_ns) / 1e9
+        if sequence.status is SequenceStatus.WAITING:
+            sequence.usage.queued_s += seconds
+        elif sequence.status is SequenceStatus.RESTORING:
+            sequence.usage.restoring_s += seconds
+        sequence.status, sequence.since_unix_ns = status, now_ns
 
-    def _release(self, sequence: Sequence, phase: Phase) -> None:
+    def _requeue(self, sequence: Sequence, now_ns: int) -> None:
+        sequence.known = max(sequence.known, sequence.kv_tokens)
+        self._release(sequence, Phase.ACTIVE, preempted=True)
+        self.waiting[sequence.id] = self.running.pop(sequence.id)
+        self._turn(sequence, SequenceStatus.WAITING, now_ns)
+
+    def _release(self, sequence: Sequence, phase: Phase, *, preempted: bool = False) -> None:
         self._past.context_computed(sequence.agent, sequence.tokens[: sequence.kv_tokens])
-        self._cache.release(sequence, phase)
+        self._cache.release(sequence, phase, preempted=preempted)
 
     def _close_wait(self, sequence: Sequence, now_ns: int) -> None:
         if now_ns > sequence.waiting_since_unix_ns:

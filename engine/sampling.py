@@ -4,54 +4,111 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Final
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .batch import Chunk
-from .sequence import Sampling
+from .chooser import Chooser, TokenLogprobs
+from .sequence import LEAST_TEMPERATURE, Sampling
 
-LEAST_TEMPERATURE: Final = 1e-5
-"""Below this a draw is the most likely token in any case, and dividing by it would leave float32's range."""
+__all__ = ["LEAST_TEMPERATURE", "sample"]
 
 
 def sample(logits: Tensor, chunks: Sequence[Chunk]) -> list[int]:
     """The next token of each chunk.
 
     A drawn token depends on its own row, on the seed and on how many tokens were generated before it, never on
-    who else is in the batch.
+    who else is in the batch. Rows that only want the likeliest token cost no more than one argmax over all.
 
     Args:
-        logits: ``[len(chunks), vocabulary]``, the rows after each chunk's last position.
+        logits: ``[len(chunks), vocabulary]``, the rows after each chunk's last position; not changed.
         chunks: whose sampling settings, seed and count to use.
     """
-    chosen = logits.argmax(dim=-1)
-    for row, chunk in enumerate(chunks):
-        if chunk.sampling.temperature >= LEAST_TEMPERATURE:
-            chosen[row] = _draw(logits[row], chunk.sampling, _uniform(chunk.seed, chunk.generated))
+    choosers = {row: chunk.sampling.chooser for row, chunk in enumerate(chunks) if chunk.sampling.chooser is not None}
+    edited = _edited(logits, choosers)
     # One read-back for the whole batch: on a GPU each one waits for the device.
-    return [int(token) for token in chosen.tolist()]
+    tokens = [int(token) for token in choose(edited, chunks).tolist()]
+    _note_logprobs(logits, tokens, choosers)
+    for row, chooser in choosers.items():
+        chooser.accept(tokens[row])
+    return tokens
 
 
-def _draw(logits: Tensor, sampling: Sampling, uniform: float) -> Tensor:
-    """The token at quantile ``uniform`` of the filtered distribution, most likely tokens first."""
-    ordered, tokens = torch.sort(logits.float() / sampling.temperature, descending=True, stable=True)
-    if sampling.top_k > 0:
-        ordered, tokens = ordered[: sampling.top_k], tokens[: sampling.top_k]
+def choose(logits: Tensor, chunks: Sequence[Chunk]) -> Tensor:
+    """The same as int64 ``[len(chunks)]``, without waiting for the device, from logits that nobody edits any more."""
+    chosen = logits.argmax(dim=-1)
+    drawn = [row for row, chunk in enumerate(chunks) if chunk.sampling.draws]
+    if drawn:
+        rows = to_device(drawn, logits.device)
+        uniforms = [_uniform(chunks[row].seed, chunks[row].generated) for row in drawn]
+        chosen[rows] = _draw(logits[rows], [chunks[row].sampling for row in drawn], uniforms)
+    return chosen
+
+
+def to_device(values: Sequence[Any], device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """``values`` as a tensor on ``device``; on a GPU queued behind its work instead of waiting for it."""
+    return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+
+
+def _edited(logits: Tensor, choosers: dict[int, Chooser]) -> Tensor:
+    """The logits that tokens are chosen by; those of the model themselves where nobody wants them changed."""
+    if not any(chooser.edits for chooser in choosers.values()):
+        return logits
+    edited = logits.to(torch.float32, copy=True)
+    for row, chooser in choosers.items():
+        if chooser.edits:
+            chooser.edit(edited[row])
+    return edited
+
+
+def _draw(logits: Tensor, settings: Sequence[Sampling], uniforms: Sequence[float]) -> Tensor:
+    """For each row the token at its quantile of the filtered distribution, most likely tokens first.
+
+    ``top_k`` comes first, then ``top_p`` over what is left, then ``min_p``.
+    """
+    temperature, top_p, min_p, uniform = to_device(
+        [[one.temperature, one.top_p, one.min_p, quantile] for one, quantile in zip(settings, uniforms, strict=True)],
+        logits.device,
+        torch.float64,
+    ).T.unsqueeze(-1)
+    ordered, tokens = torch.sort(logits.float() / temperature.float(), dim=-1, descending=True, stable=True)
+    if any(one.top_k > 0 for one in settings):
+        # A number of 64 bits and more would fail the step of everybody in it.
+        most = logits.shape[-1]
+        kept = to_device([min(one.top_k or most, most) for one in settings], logits.device).unsqueeze(-1)
+        places = torch.arange(logits.shape[-1], device=logits.device)
+        ordered = ordered.masked_fill(places >= kept, -torch.inf)
     probabilities = ordered.softmax(dim=-1)
-    if sampling.top_p < 1:
+    if any(one.top_p < 1 or one.min_p > 0 for one in settings):
         # A token stays while those before it have not reached top_p; the first therefore always stays.
         before = probabilities.cumsum(dim=-1) - probabilities
-        kept = before < sampling.top_p
-        kept[0] = True
-        probabilities = probabilities * kept
+        wanted = ((before < top_p) | (top_p >= 1)) & (probabilities >= min_p * probabilities[:, :1])
+        wanted[:, 0] = True
+        probabilities = probabilities * wanted
     cumulative = probabilities.cumsum(dim=-1)
+    total = cumulative[:, -1:]
     # Strictly below the total, so that rounding never picks a token of probability zero.
-    point = torch.clamp(cumulative[-1] * uniform, max=torch.nextafter(cumulative[-1], cumulative.new_zeros(())))
+    point = torch.minimum((total * uniform).float(), torch.nextafter(total, torch.zeros_like(total)))
     # Logits that are not numbers find no place; they must not fail the step of everybody else.
-    place = torch.searchsorted(cumulative, point, right=True).clamp(max=len(tokens) - 1)
-    return tokens[place]
+    place = torch.searchsorted(cumulative, point, right=True).clamp(max=logits.shape[-1] - 1)
+    return tokens.gather(-1, place).squeeze(-1)
+
+
+def _note_logprobs(logits: Tensor, tokens: list[int], choosers: dict[int, Chooser]) -> None:
+    wanted = {row: chooser for row, chooser in choosers.items() if chooser.alternatives is not None}
+    if not wanted:
+        return
+    rows = torch.tensor(list(wanted), device=logits.device)
+    logprobs = logits[rows].float().log_softmax(dim=-1)
+    most = max(chooser.alternatives or 0 for chooser in wanted.values())
+    values, ids = logprobs.topk(most, dim=-1)
+    own = logprobs.gather(-1, torch.tensor([[tokens[row]] for row in wanted], device=logits.device))
+    found = zip(wanted.items(), own[:, 0].tolist(), ids.tolist(), values.tolist(), strict=True)
+    for (row, chooser), logprob, top_ids, top_values in found:
+        top = tuple(zip(top_ids, top_values, strict=True))[: chooser.alternatives]
+        chooser.logprobs.append(TokenLogprobs(tokens[row], logprob, top))
 
 
 def _uniform(seed: int, generated: int) -> float:

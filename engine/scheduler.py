@@ -2,7 +2,7 @@
 
 A step is planned twice: :func:`plan_memory` before blocks are handed out, :func:`plan_shares` when it is known who
 got them. Together they never stall: the oldest request that holds blocks always gets the next one (everybody younger
-makes room for it), a request that was overtaken too often is admitted before all others, and nobody is admitted
+makes room for it) and has a part in every step, a request that was overtaken too often is admitted before all others, and nobody is admitted
 behind one that does not fit yet.
 """
 
@@ -14,6 +14,9 @@ from typing import Final
 
 MOST_OVERTAKEN: Final = 8
 """How often returning agents may be admitted before a request that came earlier."""
+
+OLDEST_SHARE: Final = 4
+"""The oldest prefill has this part of a step's positions for prefills, however short the others are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +116,21 @@ def _admissions(view: MemoryView, holders: int, left: int) -> tuple[int, ...]:
 def plan_shares(pending: Iterable[tuple[int, int]], step_tokens: int) -> tuple[Share, ...]:
     """Split ``step_tokens`` over ``(id, positions to compute)``: one for each that decodes, the rest to prefills.
 
-    Prefills go oldest first. ``step_tokens`` is at least the number of requests.
+    Of what is left for prefills the oldest has a quarter, so that a long prompt goes on whatever comes; the rest goes
+    to the shortest first: an agent that returns with a hundred tokens does not wait behind thousands of somebody
+    else's. ``step_tokens`` is at least the number of requests.
     """
     in_order = sorted(pending)
     shares = [Share(number, 1) for number, tokens in in_order if tokens == 1]
+    prefills = [(number, tokens) for number, tokens in in_order if tokens > 1]
     left = step_tokens - len(shares)
-    for number, tokens in in_order:
-        if tokens > 1 and left > 0:
-            shares.append(Share(number, min(tokens, left)))
-            left -= shares[-1].tokens
-    return tuple(shares)
+    if not prefills or left < 1:
+        return tuple(shares)
+    given = {prefills[0][0]: min(prefills[0][1], max(1, left // OLDEST_SHARE))}
+    left -= sum(given.values())
+    for number, tokens in sorted(prefills, key=lambda prefill: (prefill[1], prefill[0])):
+        more = min(tokens - given.get(number, 0), left)
+        if more:
+            given[number] = given.get(number, 0) + more
+            left -= more
+    return (*shares, *(Share(number, given[number]) for number, _ in prefills if number in given))

@@ -7,13 +7,15 @@ nobody has heard of its end for ``ttl_ns``. Signals may come late, twice, in the
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from kvtrace.tracer.signals import Signal, ToolEnded, ToolStarted
 
+from .forecast import Forecasts
 from .meters import RateMeter
 from .policy import Moment
 from .records import AgentState
@@ -27,23 +29,44 @@ MOST_OPEN: Final = 65536
 _ANNOUNCED: Final = "call id of "
 """Stands, with the agent, in for the trace id of a call that the engine knows only from a turn's end."""
 
+CYCLES: Final = 5
+"""How many of an agent's last cycles, from a request to the next, its idleness looks back on."""
+
 CallKey = tuple[str, str]
+
+Span = tuple[str, str]
+"""Trace id and span id."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCall:
+    """A call that has not ended: its tool, when it began, and its span where one told of it."""
+
+    tool: str | None
+    since_ns: int
+    span: Span | None
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """An agent began or stopped to be blocked."""
+    """An agent began or stopped to wait: for a tool or, with :attr:`Moment.ANSWERED`, for a person.
+
+    ``by_request``: no signal said so, its request came.
+    """
 
     agent: str
     moment: Moment
     tool: str | None
+    by_request: bool = False
 
 
 @dataclass(slots=True)
 class Session:
     """One agent. ``activity`` is what its requests do (``None``: it has none), ``turn_over`` that it answered.
 
-    ``open`` has the tools of the calls that have not ended, ``tool`` is the newest of them or else the last that was.
+    ``open`` has the calls that have not ended, ``announced`` those of them that only a turn's end told of; ``tool``
+    and ``span`` are of the newest open one or else the last that was.
+    ``calls`` counts its waits for tools, ``answers`` its turns that ended without one since the last.
     """
 
     agent: str
@@ -51,14 +74,20 @@ class Session:
     state: AgentState = AgentState.IDLE
     since_ns: int = 0
     spent_ns: dict[AgentState, int] = field(default_factory=dict)
-    open: dict[CallKey, str | None] = field(default_factory=dict)
+    open: dict[CallKey, OpenCall] = field(default_factory=dict)
+    announced: dict[CallKey, None] = field(default_factory=dict)
     tool: str | None = None
+    span: Span | None = None
     activity: AgentState | None = None
     turn_over: bool = False
     request_ns: int = 0
     parks: int = 0
     restores: int = 0
     parked: bool = False
+    calls: int = 0
+    answers: int = 0
+    cycles: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=CYCLES))
+    cycle: tuple[int, int] = (0, 0)
     rate: RateMeter = field(default_factory=RateMeter)
 
     @property
@@ -83,18 +112,45 @@ class Session:
         running = now_ns - self.since_ns if state is self.state else 0
         return self.spent_ns.get(state, 0) + running
 
+    def turn_cycle(self, now_ns: int) -> None:
+        """A request came: one cycle is over, and the next one begins."""
+        began, idle = self.cycle
+        if began:
+            self.cycles.append((now_ns - began, self._idle(now_ns) - idle))
+        self.cycle = (now_ns, self._idle(now_ns))
+
+    def idleness(self, now_ns: int) -> float | None:
+        """Share of its last cycles in which it waited for a tool or a person, the one under way counted up to now."""
+        began, idle = self.cycle
+        cycles = [*self.cycles, (now_ns - began, self._idle(now_ns) - idle)]
+        length = sum(length for length, _ in cycles)
+        return sum(waited for _, waited in cycles) / length if length > 0 else None
+
+    def _idle(self, now_ns: int) -> int:
+        return self.spent(AgentState.BLOCKED_RESIDENT, now_ns) + self.spent(AgentState.HUMAN, now_ns)
+
+    def seconds(self, now_ns: int) -> dict[str, float]:
+        """Its life so far by state."""
+        states = dict.fromkeys([*self.spent_ns, self.state])
+        return {str(state): self.spent(state, now_ns) / 1e9 for state in states}
+
     def b(self, now_ns: int) -> float | None:
-        """Share of its life spent blocked on tools, a person's time taken out; ``None`` before it has lived."""
-        alive = now_ns - self.born_ns - self.spent(AgentState.HUMAN, now_ns)
+        """Share of its life spent blocked on tools, a person's time taken out; ``None`` before it has lived.
+
+        Its life ends for now where it fell idle: nobody knows whether it ever comes back.
+        """
+        end_ns = self.since_ns if self.state is AgentState.IDLE else now_ns
+        alive = end_ns - self.born_ns - self.spent(AgentState.HUMAN, end_ns)
         return self.spent(AgentState.BLOCKED_RESIDENT, now_ns) / alive if alive > 0 else None
 
 
 class Sessions:
-    """All agents that ever sent a request, up to ``limit``; ``unmatched`` counts signals for nobody."""
+    """All agents that ever sent a request, up to ``limit``; ``matched`` counts their signals, ``unmatched`` those for nobody."""
 
-    def __init__(self, ttl_ns: int, limit: int = 4096) -> None:
+    def __init__(self, ttl_ns: int, limit: int = 4096, forecasts: Forecasts | None = None) -> None:
+        self.forecasts = forecasts or Forecasts()
         self.agents: OrderedDict[str, Session] = OrderedDict()
-        self.unmatched = 0
+        self.matched = self.unmatched = 0
         self._ttl_ns = ttl_ns
         self._limit = limit
         self._ended: OrderedDict[CallKey, int] = OrderedDict()
@@ -108,12 +164,18 @@ class Sessions:
             session = self.agents[agent] = Session(agent, now_ns, since_ns=now_ns)
         self.agents.move_to_end(agent)
         session.request_ns = now_ns
+        if session.state is AgentState.HUMAN:
+            self.forecasts.pause_ended((now_ns - session.since_ns) / 1e9)
         session.turn_over = False
         returned = session.blocked
         for key in tuple(session.open):
+            self._learn(session, key, now_ns)
             self._forget(session, key)
+        if returned:
+            self._wait_over(session, now_ns)
+        session.turn_cycle(now_ns)
         session.refresh(now_ns)
-        return Transition(agent, Moment.RETURNED, session.tool) if returned else None
+        return Transition(agent, Moment.RETURNED, session.tool, by_request=True) if returned else None
 
     def turn_ended(self, agent: str, calls: Mapping[str, str | None], now_ns: int) -> Transition | None:
         """A turn of ``agent`` ended in these tool calls (id to tool), or, where there are none, in an answer."""
@@ -121,15 +183,18 @@ class Sessions:
         if session is None:
             return None
         self.remember_call_ids(agent, calls)
-        session.turn_over = not calls and not session.open
+        answered = not calls and not session.open
+        session.answers += answered and not session.turn_over
+        session.turn_over = answered
         started = None
         for call, tool in calls.items():
             key = _announced(agent, call)
             # Its own signals may have been faster.
             if self._ended.get(key, -1) < session.request_ns:
-                started = self._open(session, key, tool, now_ns) or started
+                started = self._open(session, key, OpenCall(tool, now_ns, None), now_ns) or started
+                session.announced[key] = None
         session.refresh(now_ns)
-        return started
+        return Transition(agent, Moment.ANSWERED, None) if answered else started
 
     def remember_call_ids(self, agent: str, call_ids: Iterable[str]) -> None:
         """Note that ``agent`` was handed these tool call ids."""
@@ -143,11 +208,12 @@ class Sessions:
         if session is None:
             self.unmatched += 1
             return None
+        self.matched += 1
         match signal:
             case ToolStarted():
                 change = self._start(session, signal, now_ns)
             case ToolEnded():
-                change = self._end(session, signal)
+                change = self._end(session, signal, now_ns)
         session.refresh(now_ns)
         return change
 
@@ -170,7 +236,7 @@ class Sessions:
         surplus = len(self.agents) - self._limit
         if surplus <= 0:
             return []
-        idle = [s.agent for s in self.agents.values() if s.activity is None and not s.open][:surplus]
+        idle = [*islice((s.agent for s in self.agents.values() if s.activity is None and not s.open), surplus)]
         for agent in idle:
             del self.agents[agent]
         return idle
@@ -186,28 +252,45 @@ class Sessions:
         if signal.time_unix_ns < session.request_ns or key in self._ended or key in session.open:
             return None
         # Opened before the announcement goes, so that an agent which was announced as blocked stays blocked throughout.
-        started = self._open(session, key, signal.tool, now_ns)
+        started = self._open(session, key, OpenCall(signal.tool, signal.time_unix_ns, key), now_ns)
         self._unannounce(session, signal.call_id)
         return started
 
-    def _end(self, session: Session, signal: ToolEnded) -> Transition | None:
+    def _end(self, session: Session, signal: ToolEnded, now_ns: int) -> Transition | None:
         was_blocked = session.blocked
+        self._learn(session, (signal.trace_id, signal.span_id), signal.time_unix_ns)
         if signal.time_unix_ns >= session.request_ns:
             self._unannounce(session, signal.call_id)
             if signal.call_id is not None:
                 self._close(session, _announced(session.agent, signal.call_id), signal.time_unix_ns)
         self._close(session, (signal.trace_id, signal.span_id), signal.time_unix_ns)
         ended = was_blocked and not session.blocked
+        if ended:
+            self._wait_over(session, now_ns)
         return Transition(session.agent, Moment.RETURNED, signal.tool) if ended else None
 
-    def _open(self, session: Session, key: CallKey, tool: str | None, now_ns: int) -> Transition | None:
+    def _open(self, session: Session, key: CallKey, call: OpenCall, now_ns: int) -> Transition | None:
         was_blocked = session.blocked
-        session.open[key] = tool
+        session.open[key] = call
         self._heard[session.agent, key] = now_ns
         self._heard.move_to_end((session.agent, key))
-        session.tool = tool
+        session.tool, session.span = call.tool, call.span
         session.turn_over = False
-        return None if was_blocked else Transition(session.agent, Moment.TOOL_STARTED, tool)
+        if was_blocked:
+            return None
+        session.calls += 1
+        session.answers = 0
+        return Transition(session.agent, Moment.TOOL_STARTED, call.tool)
+
+    def _learn(self, session: Session, key: CallKey, ended_ns: int) -> None:
+        call = session.open.get(key)
+        if call is not None:
+            self.forecasts.call_ended(call.tool, (ended_ns - call.since_ns) / 1e9)
+
+    def _wait_over(self, session: Session, now_ns: int) -> None:
+        # A tool that ran while the agent generated held nobody up.
+        if session.state is AgentState.BLOCKED_RESIDENT:
+            self.forecasts.wait_ended((now_ns - session.since_ns) / 1e9)
 
     def _close(self, session: Session, key: CallKey, ended_ns: int) -> None:
         self._forget(session, key)
@@ -216,15 +299,19 @@ class Sessions:
 
     def _forget(self, session: Session, key: CallKey) -> None:
         session.open.pop(key, None)
+        session.announced.pop(key, None)
         self._heard.pop((session.agent, key), None)
         if session.open:
-            session.tool = next(reversed(session.open.values()))
+            newest = next(reversed(session.open.values()))
+            session.tool, session.span = newest.tool, newest.span
 
     def _unannounce(self, session: Session, call_id: str | None) -> None:
         """A call's own signal takes over from its announcement; one without a call id stands for all announced."""
-        group, _ = _announced(session.agent, "")
-        for key in [key for key in session.open if key[0] == group and call_id in (None, key[1])]:
-            self._forget(session, key)
+        # Looked up, not searched for: an agent may have tens of thousands of calls open, and one that never ends them does.
+        keys = tuple(session.announced) if call_id is None else (_announced(session.agent, call_id),)
+        for key in keys:
+            if key in session.announced:
+                self._forget(session, key)
 
 
 def _announced(agent: str, call_id: str) -> CallKey:

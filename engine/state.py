@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from .blocks import Owner
 from .events import EventLog
 from .geometry import KVGeometry
 from .records import AgentRecord, AgentState, EventKind, HostTier, Tiers, VramTier
@@ -24,12 +25,16 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """Facts about the model and device that only their owner knows. ``memory`` is asked for each snapshot."""
+    """Facts about the model and device that only their owner knows. ``memory`` is asked for each snapshot.
+
+    ``ready_host_blocks`` tells how many host slots can be used by now, where they become usable one after the other.
+    """
 
     model: str
     device: str
     weights_bytes: int
     memory: Callable[[], Memory] = Memory
+    ready_host_blocks: Callable[[], int] | None = None
 
 
 def tiers(cache: TieredCache, info: EngineInfo, block_bytes: int) -> Tiers:
@@ -66,12 +71,14 @@ def agents(
 ) -> tuple[AgentRecord, ...]:
     """One record an agent, in the order of their newest requests."""
     parking, restoring = events.under_way(EventKind.PARK), events.under_way(EventKind.RESTORE)
+    block_bytes = geometry.block_bytes
     records = []
     for session in sessions.agents.values():
-        residency = cache.residency(session.agent)
+        owner = _holder(session.agent, live.get(session.agent, ()), cache)
+        residency = cache.residency(owner)
         own = [sequence for sequence in live.get(session.agent, ()) if sequence.table]
         tables = sum(len(sequence.table) for sequence in own)
-        context, kept = _context(own, cache.context_tokens(session.agent), residency.kept_tokens)
+        context, kept = _context(own, cache.context_tokens(owner), residency.kept_tokens)
         generating = session.state is AgentState.GENERATING
         parked = residency.device_blocks < residency.blocks
         records.append(
@@ -81,16 +88,23 @@ def agents(
                 tool=session.tool if session.blocked else None,
                 since_s=(now_ns - session.since_ns) / 1e9,
                 context_tokens=context,
-                vram_bytes=max(residency.device_blocks, tables) * geometry.block_bytes,
-                host_bytes=residency.host_blocks * geometry.block_bytes,
+                vram_bytes=max(residency.device_blocks, tables) * block_bytes,
+                host_bytes=residency.host_blocks * block_bytes,
                 tokens_per_s=session.rate.rate(now_ns) if generating else None,
                 b=session.b(now_ns),
                 parks=session.parks,
                 restores=session.restores,
                 kept_tokens=kept,
+                state_seconds=session.seconds(now_ns),
             )
         )
     return tuple(records)
+
+
+def _holder(agent: str, live: Iterable[Sequence], cache: TieredCache) -> Owner:
+    """Who holds the longest of the agent's contexts: itself, or one of its requests that was preempted."""
+    preempted: list[Owner] = [(agent, sequence.id) for sequence in live if not sequence.table]
+    return max([agent, *preempted], key=cache.context_tokens) if preempted else agent
 
 
 def _context(running: list[Sequence], last: int, last_kept: int) -> tuple[int, int]:

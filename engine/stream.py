@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .errors import EngineError
-from .sequence import Usage
+from .sequence import Sampling, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +27,47 @@ class Completion:
     usage: Usage
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a stream had at one instant.
+
+    Attributes:
+        tokens: those from the index on that was asked for.
+        accepted: the engine took the request; until then it may still refuse it.
+        finish: reason and usage, where the request ended well.
+        error: what ended it otherwise.
+    """
+
+    tokens: list[int]
+    accepted: bool
+    finish: tuple[str, Usage] | None
+    error: EngineError | None
+
+
 class TokenStream:
     """Iterate for the token ids as they come, or ask for the whole :meth:`result`; any number of threads may do both.
 
     Each iteration starts at the first token. Both raise the :class:`EngineError` that ended the request, if one did.
+    ``sampling`` is what its tokens are chosen by.
     """
 
     def __init__(
-        self, agent: str, decode: Callable[[Sequence[int]], str], on_cancel: Callable[[TokenStream], None]
+        self,
+        agent: str,
+        decode: Callable[[Sequence[int]], str],
+        on_cancel: Callable[[TokenStream], None],
+        sampling: Sampling | None = None,
     ) -> None:
         self.agent = agent
+        self.sampling = sampling or Sampling()
         self._decode = decode
         self._on_cancel = on_cancel
         self._changed = threading.Condition()
         self._tokens: list[int] = []
         self._finish: tuple[str, Usage] | None = None
         self._error: EngineError | None = None
+        self._accepted = False
+        self._watcher: Callable[[], None] | None = None
 
     @property
     def done(self) -> bool:
@@ -80,25 +105,45 @@ class TokenStream:
         if not self.done:
             self._on_cancel(self)
 
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Have ``watcher`` called after each change from now on, in the thread that made it: it must only pass on.
+
+        For who cannot wait in a thread, such as an event loop: :meth:`progress` then tells what there is.
+        """
+        with self._changed:
+            self._watcher = watcher
+        watcher()
+
+    def progress(self, index: int) -> Progress:
+        """What there is now, tokens from ``index`` on; never waits."""
+        with self._changed:
+            return Progress(self._tokens[index:], self._accepted, self._finish, self._error)
+
+    def accept(self) -> None:
+        """Note that the request was taken; called by the engine alone."""
+        with self._changed:
+            self._accepted = True
+            self._notify()
+
     def push(self, tokens: Sequence[int]) -> None:
         """Append output; called by the engine alone."""
         with self._changed:
             self._tokens.extend(tokens)
-            self._changed.notify_all()
+            self._notify()
 
     def finish(self, reason: str, usage: Usage) -> None:
         """End well; called by the engine alone. Whatever comes later changes nothing."""
         with self._changed:
             if not self._over():
                 self._finish = (reason, usage)
-            self._changed.notify_all()
+            self._notify()
 
     def fail(self, error: EngineError) -> None:
         """End with ``error``; called by the engine alone. Whatever comes later changes nothing."""
         with self._changed:
             if not self._over():
                 self._error = error
-            self._changed.notify_all()
+            self._notify()
 
     def _after(self, index: int) -> list[int]:
         """Wait for tokens from ``index`` on; none where the request ended well before."""
@@ -108,6 +153,11 @@ class TokenStream:
             if not fresh:
                 self._raise_error()
             return fresh
+
+    def _notify(self) -> None:
+        self._changed.notify_all()
+        if self._watcher is not None:
+            self._watcher()
 
     def _over(self) -> bool:
         return self._finish is not None or self._error is not None

@@ -6,48 +6,16 @@ else. Nothing is copied by these methods: the copies they decide on wait in ``pl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Set
 
-from .blocks import Piece
+from .blocks import Owner, Piece
 from .claims import Claims, Phase
+from .findings import Hits, Match, Residency
 from .placement import Placement
-from .prefix import ROOT, common_prefix, extend_keys
+from .prefix import common_prefix, extend_keys
 from .records import EventKind
 from .sequence import Sequence
 from .swap.contract import Copy, CopyDone, Direction
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """What the cache has of a request's context: full blocks from the first on, then rows of the agent's own tail."""
-
-    pieces: tuple[Piece, ...]
-    tail_rows: int = 0
-    tail: Piece | None = None
-
-    @property
-    def found(self) -> tuple[Piece, ...]:
-        """All pieces in order, the tail last."""
-        return self.pieces if self.tail is None else (*self.pieces, self.tail)
-
-
-@dataclass(frozen=True, slots=True)
-class Hits:
-    """Positions of one request that needed no computing, by the tier that had them (the host: if still on its way)."""
-
-    device_tokens: int = 0
-    host_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Residency:
-    """Where an agent's last context is, in blocks. ``kept_tokens`` of it have KV in either tier."""
-
-    blocks: int
-    device_blocks: int
-    host_blocks: int
-    kept_tokens: int
 
 
 class TieredCache:
@@ -55,8 +23,12 @@ class TieredCache:
 
     def __init__(self, device_blocks: int, host_slots: int, block_tokens: int) -> None:
         self.claims = Claims()
-        self.placement = Placement(device_blocks, host_slots, self.claims.kept)
+        self.placement = Placement(
+            device_blocks, host_slots, self.claims.kept, self.claims.moved, lambda: self.claims.version
+        )
+        self.claims.review = self._review
         self.block_tokens = block_tokens
+        self._residencies: dict[Owner, Residency] = {}
 
     # What a request needs
 
@@ -68,13 +40,20 @@ class TieredCache:
             if piece is None:
                 break
             pieces.append(piece)
-        tail = self._tail(sequence.agent)
-        if tail is not None and tail.parent == (sequence.keys[len(pieces) - 1] if pieces else ROOT):
-            start = len(pieces) * self.block_tokens
-            rows = common_prefix(tail.tokens, sequence.tokens[start : start + self.block_tokens])
-            if rows:
-                return Match(tuple(pieces), rows, tail)
+        parent = sequence.keys[len(pieces) - 1] if pieces else sequence.root
+        start = len(pieces) * self.block_tokens
+        for owner in ((sequence.agent, sequence.id), sequence.agent):
+            tail = self._tail(owner)
+            if tail is not None and tail.parent == parent:
+                rows = common_prefix(tail.tokens, sequence.tokens[start : start + self.block_tokens])
+                if rows:
+                    return Match(tuple(pieces), rows, tail)
         return Match(tuple(pieces))
+
+    def knows(self, sequence: Sequence) -> bool:
+        """Whether its agent has been here before."""
+        claims = self.claims
+        return claims.of(sequence.agent) is not None or claims.of((sequence.agent, sequence.id)) is not None
 
     def demand(self, sequence: Sequence, blocks: int) -> int:
         """How many available blocks :meth:`acquire` with a table of ``blocks`` would use up; changes nothing."""
@@ -101,6 +80,7 @@ class TieredCache:
                 self.placement.device.drop(number)
             return None
         hits = self._fill(sequence, match, fresh)
+        self._forget_own(sequence)
         sequence.committed_blocks = len(match.pieces)
         self._advance(sequence, len(match.pieces) * self.block_tokens + match.tail_rows)
         return hits
@@ -122,10 +102,11 @@ class TieredCache:
         that the sequence began to fill itself gives way to the whole one.
         """
         device = host = 0
+        copies: list[int] = []
         while (piece := self._next_piece(sequence)) is not None:
             at, row = divmod(sequence.computed, self.block_tokens)
             if piece.device is None:
-                self.placement.start_in(piece, sequence.table[at])
+                copies.append(self.placement.start_in(piece, sequence.table[at], urgent=True).id)
             else:
                 self.placement.device.take(piece.device)
                 self.placement.device.drop(sequence.table[at])
@@ -137,33 +118,52 @@ class TieredCache:
             self._await(sequence, sequence.table[at], writes=False)
             sequence.committed_blocks = at + 1
             self._advance(sequence, (at + 1) * self.block_tokens)
-        return Hits(device, host)
+        return Hits(device, host, tuple(copies))
 
     def commit(self, sequence: Sequence) -> list[Piece]:
         """Enter the blocks that became full into the index; the pieces that the device has now and had not before."""
         full = sequence.kv_tokens // self.block_tokens
-        extend_keys(sequence.keys, sequence.tokens, self.block_tokens)
+        extend_keys(sequence.keys, sequence.tokens, self.block_tokens, sequence.root)
         adopted = [self._adopt(sequence, at) for at in range(sequence.committed_blocks, full)]
         sequence.committed_blocks = full
         return [piece for piece in adopted if piece is not None]
 
-    def release(self, sequence: Sequence, phase: Phase) -> None:
-        """Take back the table. What has KV stays cached as what the agent holds: full blocks by key, the rest as tail."""
+    def release(self, sequence: Sequence, phase: Phase, *, preempted: bool = False) -> None:
+        """Take back the table. What has KV stays cached as what the agent holds: full blocks by key, the rest as tail.
+
+        A preempted request holds its own, so that no other request of the agent can replace it.
+        """
         full, rows = divmod(sequence.kv_tokens, self.block_tokens)
-        extend_keys(sequence.keys, sequence.tokens, self.block_tokens)
+        extend_keys(sequence.keys, sequence.tokens, self.block_tokens, sequence.root)
         # A block that was a duplicate while it ran may be the only one left now.
         for at in range(full):
             self._adopt(sequence, at)
         if sequence.kv_tokens:
-            self._replace_tail(sequence.agent, None)
+            owner: Owner = (sequence.agent, sequence.id) if preempted else sequence.agent
+            self._replace_tail(owner, None)
             tail = self._new_tail(sequence, full, rows) if rows else None
-            self.claims.hold(sequence.agent, tuple(sequence.keys[:full]), tail, phase)
+            if tail is not None and preempted:
+                tail.request = sequence.id
+            self.claims.hold(owner, tuple(sequence.keys[:full]), tail, phase)
         self.claims.set_phase(sequence.agent, phase)
         for number in reversed(sequence.table):
             self.placement.device.drop(number)
         sequence.table = []
-        sequence.computed = sequence.write_from = sequence.committed_blocks = 0
+        sequence.computed = sequence.launched = sequence.write_from = sequence.committed_blocks = 0
+        sequence.unread = False
         sequence.waits.clear()
+
+    def give_up(self, sequence: Sequence, phase: Phase, *, alone: bool) -> None:
+        """End a request that holds no table; what it held while preempted goes to its agent, if it was ``alone``."""
+        own = self.claims.of((sequence.agent, sequence.id))
+        if own is not None and alone:
+            self._replace_tail(sequence.agent, None)
+            tail, own.tail = own.tail, None
+            if tail is not None:
+                tail.request = None
+            self.claims.hold(sequence.agent, own.keys, tail, phase)
+        self._forget_own(sequence)
+        self.claims.set_phase(sequence.agent, phase)
 
     # What an agent's waiting means for its blocks
 
@@ -193,6 +193,19 @@ class TieredCache:
             if piece.device is not None:
                 self.placement.device.demote(piece.device)
 
+    def offer(self, agent: str) -> None:
+        """Make the blocks of ``agent``, which rests, the next to be reclaimed, the end of its context first.
+
+        Blocks that an agent in the middle of its work holds as well are left alone. What the host lacks is copied out,
+        so that somebody who needs the space at once can have it.
+        """
+        for piece in list(self._context(agent)):
+            if piece.device is not None and not self.claims.kept(piece):
+                block = self.placement.device.blocks[piece.device]
+                if not block.refs and self.placement.start_out(piece, must=True) is not None:
+                    block.leaving = True
+                self.placement.device.demote(piece.device)
+
     def evict(self, agent: str) -> None:
         """Empty ``agent``'s device blocks: at once where the host has them, else when the copy out is done."""
         self.demote(agent)
@@ -211,11 +224,15 @@ class TieredCache:
             if piece.device is not None:
                 self.placement.device.promote(piece.device)
 
+    def hold(self, agent: str) -> None:
+        """Leave ``agent``'s blocks where they are, as those of an agent that is needed soon."""
+        self.claims.set_phase(agent, Phase.ACTIVE)
+
     def rest(self, agent: str) -> None:
         """Leave ``agent``'s blocks where they are, for whoever needs the space longest after their last use."""
         self.claims.set_phase(agent, Phase.RESTING)
 
-    def prefetch(self, agent: str) -> list[int]:
+    def prefetch(self, agent: str, *, urgent: bool = False) -> list[int]:
         """Copy ``agent``'s context in as far as blocks are free or cheap to empty; the ids of the copies."""
         started = []
         for piece in self._context(agent):
@@ -223,7 +240,7 @@ class TieredCache:
                 block = self._cheap_block()
                 if block is None:
                     break
-                started.append(self.placement.start_in(piece, block).id)
+                started.append(self.placement.start_in(piece, block, urgent=urgent).id)
                 self.placement.device.drop(block)
         return started
 
@@ -231,22 +248,42 @@ class TieredCache:
         """Drop what ``agent`` holds: its tail goes, its full blocks stay cached for whoever matches them."""
         self._replace_tail(agent, None)
         self.claims.drop(agent)
+        self._residencies.pop(agent, None)
 
     def complete(self, done: CopyDone) -> None:
         """Take note that a copy ended."""
         self.placement.complete(done)
 
-    def context_tokens(self, agent: str) -> int:
-        """Length of ``agent``'s last context, as far as it had KV."""
+    def last_on_host(self, agent: str, spare: Set[int]) -> Piece | None:
+        """The last piece of ``agent``'s context whose host slot can be emptied and that only agents which wait hold."""
         holding = self.claims.of(agent)
+        if holding is None:
+            return None
+        ready = self.placement.host.ready
+        for piece in (holding.tail, *(self.placement.index.get(key) for key in reversed(holding.keys))):
+            if piece is not None and piece.host in ready and piece.host not in spare and not self.claims.hot(piece):
+                return piece
+        return None
+
+    def context_tokens(self, owner: Owner) -> int:
+        """Length of ``owner``'s last context, as far as it had KV."""
+        holding = self.claims.of(owner)
         if holding is None:
             return 0
         return len(holding.keys) * self.block_tokens + (len(holding.tail.tokens) if holding.tail else 0)
 
-    def residency(self, agent: str) -> Residency:
-        """Where ``agent``'s last context is."""
-        pieces = list(self._context(agent))
-        holding = self.claims.of(agent)
+    def residency(self, owner: Owner) -> Residency:
+        """Where ``owner``'s last context is; counted only where a piece of it has moved, since everybody asks often."""
+        known = self._residencies.get(owner)
+        if not self.claims.take_moved(owner) and known is not None:
+            return known
+        self._residencies[owner] = residency = self.count(owner)
+        return residency
+
+    def count(self, owner: Owner) -> Residency:
+        """The same, counted anew."""
+        pieces = list(self._context(owner))
+        holding = self.claims.of(owner)
         total = 0 if holding is None else len(holding.keys) + (holding.tail is not None)
         on_device = sum(piece.device is not None for piece in pieces)
         on_host = sum(piece.host is not None for piece in pieces)
@@ -256,10 +293,11 @@ class TieredCache:
     def _fill(self, sequence: Sequence, match: Match, fresh: list[int]) -> Hits:
         fresh.reverse()
         device = host = 0
+        copies: list[int] = []
         for piece in match.found:
             rows = match.tail_rows if piece is match.tail else self.block_tokens
             if piece.device is None:
-                self.placement.start_in(piece, fresh.pop())
+                copies.append(self.placement.start_in(piece, fresh.pop(), urgent=True).id)
             assert piece.device is not None
             block = piece.device
             if self.placement.device.blocks[block].loading:
@@ -271,18 +309,19 @@ class TieredCache:
         sequence.table.extend(reversed(fresh))
         if match.tail is not None:
             # The sequence goes on writing into the block, so the piece that described it is no more.
-            self._replace_tail(sequence.agent, None)
-        return Hits(device, host)
+            self._replace_tail(match.tail.owner, None)
+        return Hits(device, host, tuple(copies))
 
     def _await(self, sequence: Sequence, block: int, *, writes: bool) -> None:
         """Make the sequence wait for a copy that still fills ``block`` or, if it will write there, reads it."""
         state = self.placement.device.blocks[block]
         if state.copy is not None and (writes or state.loading):
             sequence.waits.add(state.copy.id)
+            self.placement.outbox.hurry(state.copy.id)
 
     def _advance(self, sequence: Sequence, kv_tokens: int) -> None:
         sequence.write_from = kv_tokens
-        sequence.computed = min(kv_tokens, len(sequence.tokens) - 1)
+        sequence.computed = sequence.launched = min(kv_tokens, len(sequence.tokens) - 1)
 
     def _next_piece(self, sequence: Sequence) -> Piece | None:
         at = sequence.computed // self.block_tokens
@@ -302,25 +341,39 @@ class TieredCache:
 
     def _new_tail(self, sequence: Sequence, full: int, rows: int) -> Piece:
         start = full * self.block_tokens
-        parent = sequence.keys[full - 1] if full else ROOT
+        parent = sequence.keys[full - 1] if full else sequence.root
         tail = Piece(sequence.agent, None, parent, tuple(sequence.tokens[start : start + rows]))
         self.placement.attach(tail, sequence.table[full])
         return tail
 
-    def _tail(self, agent: str) -> Piece | None:
-        holding = self.claims.of(agent)
+    def _review(self, keys: Iterable[bytes], tail: Piece | None) -> None:
+        index, review = self.placement.index, self.placement.eviction.review
+        for piece in (*map(index.get, keys), tail):
+            if piece is not None and piece.host is not None:
+                review(piece)
+
+    def _forget_own(self, sequence: Sequence) -> None:
+        owner = (sequence.agent, sequence.id)
+        if self.claims.of(owner) is not None:
+            self._replace_tail(owner, None)
+            self.claims.drop(owner)
+            self._residencies.pop(owner, None)
+
+    def _tail(self, owner: Owner) -> Piece | None:
+        holding = self.claims.of(owner)
         return holding.tail if holding is not None and holding.tail is not None and holding.tail.alive else None
 
-    def _replace_tail(self, agent: str, tail: Piece | None) -> None:
-        holding = self.claims.of(agent)
+    def _replace_tail(self, owner: Owner, tail: Piece | None) -> None:
+        holding = self.claims.of(owner)
         if holding is not None:
             if holding.tail is not None:
                 self.placement.dissolve(holding.tail)
             holding.tail = tail
+            self.claims.changed(owner)
 
-    def _context(self, agent: str) -> Iterator[Piece]:
-        """The pieces of ``agent``'s last context that either tier still has, in order."""
-        holding = self.claims.of(agent)
+    def _context(self, owner: Owner) -> Iterator[Piece]:
+        """The pieces of ``owner``'s last context that either tier still has, in order."""
+        holding = self.claims.of(owner)
         if holding is None:
             return
         for key in holding.keys:
@@ -339,8 +392,11 @@ class TieredCache:
     def _cheap_block(self) -> int | None:
         device = self.placement.device
         if not device.free:
-            piece = device.blocks[next(iter(device.queue))].piece if device.queue else None
-            if piece is None or not self.placement.mirrored(piece) or self.claims.hot(piece):
+            head = device.blocks[next(iter(device.queue))] if device.queue else None
+            piece = head.piece if head is not None else None
+            if head is None or piece is None or not self.placement.mirrored(piece):
+                return None
+            if self.claims.hot(piece) and not head.demoted:
                 return None
             self.placement.losses[EventKind.RECLAIM, piece.agent] += 1
             self.placement.leave_device(piece)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import Final
+from typing import ClassVar, Final
 
 import click
 
@@ -13,34 +13,41 @@ from .exits import CommandError, ExitCode
 
 # Short helps stand here so that listing the commands imports none of them.
 COMMANDS: Final[dict[str, str]] = {
+    "bench": "Measure the link, the swap tier, the model's steps, and agents against a server.",
     "demo": "Run agents on a real model and watch their KV cache leave and return.",
     "doctor": "Print what this machine has, ready to paste into a bug report.",
     "hook": "Record one event of Claude Code's hooks, or of an agent's with hooks like them.",
     "plan": "Weigh swap against recompute for a card and a model, and replay a trace on it.",
+    "ps": "List agents with their state, KV and b, once.",
     "report": "Tell how much of an agent's wall clock is blocked on tools, and what follows.",
     "run": "Run any Python agent traced, with no line of kvtrace in it.",
+    "serve": "Serve a model over the OpenAI API; agents that wait for tools leave VRAM.",
+    "top": "Watch the KV cache of your agents: where it is, who waits for which tool.",
 }
 
 
 class LazyGroup(click.Group):
-    """A group whose commands live in ``kvtrace.tui.commands.<name>`` and are imported when they are run."""
+    """A group whose commands live in ``kvtrace.tui.commands.<prefix><name>`` and are imported when they are run."""
+
+    verbs: ClassVar[dict[str, str]] = COMMANDS
+    prefix: ClassVar[str] = ""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of all commands, sorted."""
-        return sorted(COMMANDS)
+        return sorted(self.verbs)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return one command; ``None`` where there is no such verb."""
-        if cmd_name not in COMMANDS:
+        if cmd_name not in self.verbs:
             return None
-        command = importlib.import_module(f"kvtrace.tui.commands.{cmd_name}").command
+        command = importlib.import_module(f"kvtrace.tui.commands.{self.prefix}{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by their short helps."""
         with formatter.section("Commands"):
-            formatter.write_dl(sorted(COMMANDS.items()))
+            formatter.write_dl(sorted(self.verbs.items()))
 
 
 def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:

@@ -81,7 +81,8 @@ async def chat_orders(service: Service, body: ChatRequest, record: RequestRecord
         reasoning_effort=body.reasoning_effort,
     )
     stops = stop_strings(body)
-    prepared = await service.in_worker(lambda: prepare_chat(model, part))
+    service.room.check_messages(len(body.messages))
+    prepared = await service.in_worker(lambda: prepare_chat(model, part, service.room.check_text))
     sampling = chat_sampling(body, service.defaults, service.room.left(len(prepared.tokens)))
     record.chosen(sampling)
     return [Order(prepared.tokens, sampling, body.n or 1, stops, prepared.new_parser, prepared.new_grammar)]

@@ -11,7 +11,7 @@ from ..sequence import Usage
 from ..stream import TokenStream
 from .detokenize import Decode, Detokenizer
 from .stops import StopFinder
-from .tools.deltas import Delta, OutputParser
+from .tools.deltas import Delta, OutputParser, PlainParser
 
 if TYPE_CHECKING:
     from ..chooser import TokenLogprobs
@@ -52,6 +52,7 @@ class Choice:
         self._text = Detokenizer(decode)
         self._stops = StopFinder(stops)
         self._parser = parser
+        self._may_end = bool(stops) or not isinstance(parser, PlainParser)
         self._read = 0
 
     @property
@@ -102,18 +103,21 @@ class Choice:
         return news
 
     def _take(self, tokens: list[int], news: News) -> None:
-        first, self._read = self._read, self._read + len(tokens)
-        text = self._stops.feed(self._text.feed(tokens))
-        news.deltas += self._parser.feed(text)
-        news.token_ids = tokens
+        first = self._read
+        # How many tokens come at once depends on how busy the server is; where the output ends must not.
+        for piece in [[token] for token in tokens] if self._may_end else [tokens]:
+            self._read += len(piece)
+            news.deltas += self._parser.feed(self._stops.feed(self._text.feed(piece)))
+            if self._stops.stopped is not None or self._parser.done:
+                news.deltas += self._parser.finish()
+                self._close("stop")
+                self._stream.cancel()
+                break
+        news.token_ids = tokens[: self._read - first]
         self.tokens = self._read
         chooser = self._sampling.chooser
         if chooser is not None and self._sampling.logprobs is not None:
             news.logprobs += chooser.logprobs[first : self._read]
-        if self._stops.stopped is not None or self._parser.done:
-            news.deltas += self._parser.finish()
-            self._close("stop")
-            self._stream.cancel()
 
     def _end(self, reason: str, news: News) -> None:
         grammar = self._sampling.grammar

@@ -20,11 +20,11 @@ from .logprobs import text_logprobs
 from .parameters import completion_sampling, stop_strings
 from .records import RequestRecord
 from .routing import StrictRoute
-from .schemas import CompletionRequest, CompletionResponse
+from .schemas import MOST_PROMPTS, CompletionRequest, CompletionResponse
 from .service import Service
 from .tools.deltas import ContentDelta, PlainParser
 
-_MOST_CHOICES = 128
+_MOST_CHOICES = MOST_PROMPTS
 
 
 def completion_routes(service: Service) -> APIRouter:
@@ -85,6 +85,8 @@ async def _prompts(service: Service, prompt: str | Sequence[Any]) -> list[Sequen
     if not isinstance(prompt, str) and not isinstance(prompt[0], str):
         return list(cast("Sequence[Sequence[int]]", prompt))
     texts = [prompt] if isinstance(prompt, str) else list(cast("Sequence[str]", prompt))
+    for text in texts:
+        service.room.check_text(len(text))
     tokenizer = service.model.tokenizer
     # The tokenizer's own opening token, where the model has one, belongs to a text that begins here.
     return await service.in_worker(lambda: [list(tokenizer.encode(text)) for text in texts])

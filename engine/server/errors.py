@@ -14,6 +14,8 @@ from ..errors import EngineError, EngineStopped, ModelError, NotInstalled, Queue
 from .encoding import json_bytes
 
 CLIENT_GONE: Final = 499  # nginx's number; nobody is there to read it
+MOST_MESSAGE: Final = 1000  # characters
+_BELOW_V1: Final = ("chat/", "completions", "responses", "models", "traces", "kv/")
 _log = logging.getLogger(__name__)
 
 
@@ -29,6 +31,8 @@ class ApiError(Exception):
         code: str | None = None,
         retry_after_s: int | None = None,
     ) -> None:
+        # It may quote what the client sent, which may be megabytes; who wrote it knows it from its beginning.
+        message, param = shorten(message, MOST_MESSAGE), param and shorten(param, MOST_MESSAGE)
         super().__init__(message)
         self.status = status
         self.message = message
@@ -52,6 +56,11 @@ class ApiError(Exception):
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         return Response(json_bytes(self.body()), self.status, headers, "application/json")
+
+
+def shorten(text: str, most: int) -> str:
+    """``text``, its middle left out where it is longer than ``most``: advice stands at an error's end."""
+    return text if len(text) <= most else f"{text[: most // 2]} … {text[-(most // 2) :]}"
 
 
 def api_error(error: EngineError, retry_after_s: int = 1) -> ApiError:
@@ -81,9 +90,9 @@ def add_handlers(app: FastAPI) -> None:
         assert isinstance(error, RequestValidationError)
         return _invalid(error).response()
 
-    async def http(_request: Request, error: Exception) -> Response:
+    async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        response = ApiError(error.status_code, str(error.detail)).response()
+        response = ApiError(error.status_code, _unrouted(request, error)).response()
         response.headers.update(error.headers or {})
         return response
 
@@ -96,6 +105,18 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(Exception, unforeseen)
+
+
+def _unrouted(request: Request, error: HTTPException) -> str:
+    """What is wrong with a path or a method; most often a client's base URL lacks ``/v1``."""
+    path = request.url.path
+    if error.status_code == 405:
+        return f"{path} does not take {request.method}: send {(error.headers or {}).get('Allow', 'another method')}"
+    if error.status_code != 404:
+        return str(error.detail)
+    if path.strip("/").startswith(_BELOW_V1):
+        return f"there is no {path} here, but /v1{path}: the client's base URL ends in /v1"
+    return f"there is no {path} here: clients' base URL is {request.base_url}v1; /openapi.json lists all paths"
 
 
 def _invalid(error: RequestValidationError) -> ApiError:

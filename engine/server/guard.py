@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
 import socket
@@ -18,6 +19,7 @@ from .errors import ApiError
 from .settings import ServerSettings
 
 MOST_BODY_BYTES: Final = 32 << 20
+MOST_SILENCE_S: Final = 20.0  # in the middle of a body; less than --drain, so that nobody holds up the end
 _OPEN: Final = frozenset({"/health", "/v1/health"})
 _LOOPBACK: Final = frozenset({"localhost", "ip6-localhost", "ip6-loopback"})
 _PAGES: Final = frozenset({"cross-site", "same-site"})
@@ -77,7 +79,7 @@ class Guard:
             if headers.get("sec-fetch-site") in _PAGES:
                 return ApiError(403, "web pages may not ask this server", code="origin_not_allowed")
             return None
-        if origin.lower() in self._origins or urlsplit(origin).netloc.lower() == headers.get("host", "").lower():
+        if origin.lower() in self._origins or _is_own(origin, headers.get("host", "")):
             return None
         return ApiError(403, f"web pages of {origin[:100]!r} may not ask: {_ORIGIN}", code="origin_not_allowed")
 
@@ -86,7 +88,7 @@ class Guard:
             return None
         scheme, _, given = headers.get("authorization", "").partition(" ")
         # Both sides are bytes, so that a key beyond ASCII is compared and not refused with an exception.
-        if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), self._key):
+        if scheme.lower() == "bearer" and hmac.compare_digest(given.strip(" \t").encode("latin-1"), self._key):
             return None
         message = "the API key is missing or wrong: send Authorization: Bearer KEY"
         return ApiError(401, message, code="invalid_api_key")
@@ -100,12 +102,18 @@ def _too_large(headers: Mapping[str, str]) -> ApiError | None:
 
 
 def _limited(receive: Receive) -> Receive:
-    """For bodies that do not say how long they are."""
-    size = 0
+    """For bodies that do not say how long they are, and for those that do not come."""
+    size, whole = 0, False
 
     async def limited() -> Message:
-        nonlocal size
-        message = await receive()
+        nonlocal size, whole
+        try:
+            # After the body one waits for the client to go away, which takes as long as the answer.
+            async with asyncio.timeout(None if whole else MOST_SILENCE_S):
+                message = await receive()
+        except TimeoutError:
+            raise HTTPException(408, f"no more of the body came for {MOST_SILENCE_S:g} s: send it again") from None
+        whole = whole or not message.get("more_body", False)
         size += len(message.get("body", b""))
         if size > MOST_BODY_BYTES:
             raise HTTPException(413, f"the body has more than {MOST_BODY_BYTES} bytes: send less")
@@ -120,6 +128,14 @@ def _host_name(host: str) -> str | None:
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0].rstrip(".") or None
+
+
+def _is_own(origin: str, host: str) -> bool:
+    """Whether a page's origin is the server that it asks; no page comes from a server without a name."""
+    try:
+        return bool(host) and urlsplit(origin).netloc.lower() == host.lower()
+    except ValueError:
+        return False
 
 
 def _is_address(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -18,6 +19,7 @@ import uvicorn
 
 from ..errors import EngineError
 from .app import create_app
+from .heads import BoundedHead
 from .loading import PhaseListener, Started, start_engine
 from .service import Service
 from .settings import ServerSettings
@@ -58,8 +60,8 @@ class Launched:
         self._on_ready = on_ready
         config = uvicorn.Config(
             create_app(self.service),
-            http="auto",  # httptools and uvloop, where they are
-            loop="auto",
+            http=BoundedHead,
+            loop="auto",  # uvloop, where it is
             ws="none",
             lifespan="off",
             log_config=None,
@@ -145,10 +147,20 @@ def _bind(host: str, port: int) -> socket.socket:
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        why = os.strerror(error.errno) if error.errno else str(error)
-        raise PortTaken(f"cannot listen on {host} port {port}: {why}{_holder(host, port)}") from error
+        # Resolvers have numbers of their own, below zero.
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
+        raise PortTaken(f"cannot listen on {host} port {port}: {why}{_advice(error, host, port)}") from error
     listener.setblocking(False)
     return listener
+
+
+def _advice(error: OSError, host: str, port: int) -> str:
+    """What to do, by what was wrong: the address, the rights, or the port."""
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return "; give an address of this machine as --host"
+    if error.errno == errno.EACCES:
+        return "; ports below 1024 need rights: give another --port"
+    return _holder(host, port)
 
 
 def _holder(host: str, port: int) -> str:

@@ -142,6 +142,8 @@ def configure(settings: ServerSettings, model: LoadedModel) -> tuple[EngineConfi
 def _device(asked: str) -> str:
     import torch
 
+    from ..device import find_device
+
     if asked == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if asked.startswith("cuda") and not torch.cuda.is_available():
@@ -149,11 +151,15 @@ def _device(asked: str) -> str:
             "torch finds no GPU; `kvtrace doctor` says what there is. Give --device cpu, or install a build of torch "
             "for your card"
         )
+    try:
+        find_device(asked)
+    except ConfigError as error:
+        raise NoGpu(str(error)) from error
     return asked
 
 
 class NoGpu(EngineError):
-    """A GPU was asked for, and there is none."""
+    """A device was asked for, and there is none such."""
 
 
 def _device_name(device: str) -> str:

@@ -13,6 +13,7 @@ from .schemas import ChatRequest, CompletionRequest, SamplingFields
 
 _MOST_STOPS: Final = 16
 _MOST_STOP: Final = 1024  # characters
+_SHRINKS: Final = 4  # by which factor a tokenizer's normalisation may shorten a text; NFC's is at most 3
 _OFF: Final = -1  # top_k of clients that follow vLLM
 
 
@@ -47,10 +48,42 @@ class Defaults:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How long requests may be: prompt plus output, and positions that the whole KV pool holds."""
+    """How long requests may be: prompt plus output, and positions that the whole KV pool holds.
+
+    ``token_characters`` is the length of the vocabulary's longest token.
+    """
 
     context_tokens: int
     pool_tokens: int
+    token_characters: int = 0
+
+    def check_messages(self, messages: int) -> None:
+        """Refuse a conversation of more messages than there may be tokens, before minutes go into rendering it.
+
+        Raises:
+            ApiError: 400, there are too many.
+        """
+        if messages > self.context_tokens:
+            raise ApiError(
+                400,
+                f"{messages} messages cannot be {self.context_tokens} tokens: leave some out",
+                param="messages",
+                code="context_length_exceeded",
+            )
+
+    def check_text(self, characters: int) -> None:
+        """Refuse a text that cannot fit however it is cut into tokens, before minutes go into cutting it.
+
+        Raises:
+            ApiError: 400, it is too long.
+        """
+        tokens = min(self.context_tokens, self.pool_tokens + 1)
+        if characters > tokens * self.token_characters * _SHRINKS:
+            raise ApiError(
+                400,
+                f"the prompt has {characters} characters, which cannot be {tokens} tokens: shorten the prompt",
+                code="context_length_exceeded",
+            )
 
     def left(self, prompt_tokens: int) -> int:
         """Output tokens for which there is room behind a prompt.

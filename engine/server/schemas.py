@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 _PART: Final = {
     "type": "object",
@@ -42,7 +43,18 @@ TokenIds = Annotated[list[Annotated[int, Strict()]], Field(min_length=1, fail_fa
 Texts = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, fail_fast=True)]
 ManyTokenIds = Annotated[list[TokenIds], Field(min_length=1, fail_fast=True)]
 Text = Annotated[str, Field(min_length=1)]
-Prompt = Annotated[Text | TokenIds | Texts | ManyTokenIds, Field(union_mode="left_to_right")]
+
+MOST_PROMPTS: Final = 128
+
+
+def _few(prompt: Any) -> Any:
+    # Before anything looks into them: millions of short prompts fit into a body.
+    if isinstance(prompt, list) and len(prompt) > MOST_PROMPTS and not isinstance(prompt[0], int):
+        raise PydanticCustomError("too_many", f"{len(prompt)} prompts are more than {MOST_PROMPTS}: send fewer")
+    return prompt
+
+
+Prompt = Annotated[Text | TokenIds | Texts | ManyTokenIds, Field(union_mode="left_to_right"), BeforeValidator(_few)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 

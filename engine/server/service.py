@@ -79,7 +79,8 @@ class Service:
 
     def opened(self, engine: Engine, model: LoadedModel, config: EngineConfig) -> None:
         """The engine runs: answer requests from now on; from any thread."""
-        self.room = Room(config.context_tokens, config.device_blocks * model.geometry.block_tokens)
+        longest = max(map(len, model.tokenizer.get_vocab()))
+        self.room = Room(config.context_tokens, config.device_blocks * model.geometry.block_tokens, longest)
         self.defaults = Defaults.of(model.model.generation_config)
         decode = decoder(model.tokenizer, keep_special=True)
         self.token_text = lru_cache(_WORDS)(lambda token: decode([token]))

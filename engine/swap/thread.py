@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from ..errors import EngineStopped
 from .contract import Copy, CopyDone, Direction
+from .runs import continues, share
 
 RUN_BLOCKS: Final = 32  # longest run copied at once, so that a copy's end is reported soon after it
 
@@ -107,7 +108,7 @@ class ThreadMover:
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._closed)
             run: list[Copy] = []
-            while self._queue and len(run) < RUN_BLOCKS and (not run or _continues(run[-1], self._queue[0])):
+            while self._queue and len(run) < RUN_BLOCKS and (not run or continues(run[-1], self._queue[0])):
                 run.append(self._queue.popleft())
             return run
 
@@ -120,24 +121,10 @@ class ThreadMover:
                 return [CopyDone(run[0], started, self._now_ns(), f"{type(error).__name__}: {error}")]
             # Copying again is harmless, and tells the block that failed from its neighbours.
             return [done for copy in run for done in self._carry_out([copy])]
-        return _share(run, started, self._now_ns())
+        return share(run, started, self._now_ns())
 
     def _copy(self, first: Copy, count: int) -> None:
         if first.direction is Direction.OUT:
             self._copier.copy_out(first.device_block, first.host_slot, count)
         else:
             self._copier.copy_in(first.host_slot, first.device_block, count)
-
-
-def _continues(before: Copy, after: Copy) -> bool:
-    return (
-        after.direction is before.direction
-        and after.device_block == before.device_block + 1
-        and after.host_slot == before.host_slot + 1
-    )
-
-
-def _share(run: list[Copy], started_ns: int, ended_ns: int) -> list[CopyDone]:
-    """Split a run's time evenly over its copies, so that their durations add up to what was measured."""
-    at = [started_ns + (ended_ns - started_ns) * index // len(run) for index in range(len(run) + 1)]
-    return [CopyDone(copy, at[index], at[index + 1]) for index, copy in enumerate(run)]

@@ -38,12 +38,17 @@ SNAPSHOT = Snapshot(
     ),
     link=Link(0.0, 50e9, 52.7e9, 51.7e9, 9_000_000_000, 8_000_000_000),
     agents=(
-        AgentRecord("writer", AgentState.GENERATING, None, 1.5, 6900, 1_017_446_400, 0, 39.6, 0.25, 0, 0, 6900),
+        AgentRecord(
+            *("writer", AgentState.GENERATING, None, 1.5, 6900, 1_017_446_400, 0, 39.6, 0.25, 0, 0, 6900),
+            state_seconds={"generating": 3.0, "blocked_resident": 1.0},
+        ),
         AgentRecord("tester", AgentState.PARKED, "pytest", 12.25, 6900, 0, 1_017_446_400, None, None, 3, 2, 6900),
     ),
     events=(
         EngineEvent(
-            1_789_999_999_000_000_000, "tester", EventKind.PARK, "pytest", 1_017_446_400, 20.3, "waits for pytest"
+            *(1_789_999_999_000_000_000, "tester", EventKind.PARK, "pytest", 1_017_446_400, 20.3, "waits for pytest"),
+            trace_id="5b8efff798038103d269b633813fc60c",
+            span_id="eee19b7ec3c1b174",
         ),
         EngineEvent(1_789_999_999_500_000_000, "writer", EventKind.REFUSE, None, 0, None, "too long"),
     ),

@@ -36,4 +36,4 @@ def test_policy_may_be_its_name() -> None:
 
 
 def test_only_eager_and_swap_use_the_host() -> None:
-    assert [mode for mode in PolicyMode if mode.uses_host] == [PolicyMode.EAGER, PolicyMode.SWAP]
+    assert [mode for mode in PolicyMode if mode.uses_host] == [PolicyMode.EAGER, PolicyMode.SWAP, PolicyMode.AUTO]

@@ -54,6 +54,8 @@ class Interleavings(RuleBasedStateMachine):
         seed=st.integers(0, 1000),
         failures=st.sampled_from([0.0, 0.0, 0.1, 0.5]),
         most_delay=st.sampled_from([0, 2, 12]),
+        pipelined=st.booleans(),
+        step_copies=st.sampled_from([1, 4, 1000]),
     )
     def build(
         self,
@@ -65,8 +67,14 @@ class Interleavings(RuleBasedStateMachine):
         seed: int,
         failures: float,
         most_delay: int,
+        pipelined: bool,
+        step_copies: int,
     ) -> None:
-        self.world = World(policy, device_blocks, host_blocks, slots, step_tokens, seed, most_delay, failures)
+        self.world = World(
+            *(policy, device_blocks, host_blocks, slots, step_tokens, seed, most_delay, failures),
+            pipelined=pipelined,
+            step_copies=step_copies,
+        )
         self.agents = {name: Agent(name, SYSTEM + tokens(index, index)) for index, name in enumerate(AGENTS)}
         self.most = device_blocks * 16
         self.branches: list[Sequence] = []
@@ -99,9 +107,9 @@ class Interleavings(RuleBasedStateMachine):
         if len(context) + 8 <= self.most:
             self.branches += [self.world.submit(name, context, max_tokens=8) for _ in range(copies)]
 
-    @rule()
-    def break_a_step(self) -> None:
-        self.world.runner.fail = RuntimeError("device on fire")
+    @rule(late=st.booleans())
+    def break_a_step(self, late: bool) -> None:
+        setattr(self.world.runner, "fail_late" if late else "fail", RuntimeError("device on fire"))
 
     @rule(count=st.integers(1, 6))
     def step(self, count: int) -> None:
@@ -187,11 +195,18 @@ def work(world: World, agents: int, turns: int, seed: int, prompt: int = 60) -> 
     raise AssertionError("the agents did not get done")
 
 
-@pytest.mark.parametrize("policy", [PolicyMode.SWAP, PolicyMode.EAGER])
+@pytest.mark.parametrize("policy", [PolicyMode.SWAP, PolicyMode.EAGER, PolicyMode.AUTO])
 @settings(max_examples=12, deadline=None)
-@given(seed=st.integers(0, 10_000), device_blocks=st.integers(16, 40), delay=st.sampled_from([0, 3, 15]))
-def test_enough_host_prefills_nothing_twice(policy: PolicyMode, seed: int, device_blocks: int, delay: int) -> None:
-    world = World(policy, device_blocks, host_blocks=600, seed=seed, most_delay=delay)
+@given(
+    seed=st.integers(0, 10_000),
+    device_blocks=st.integers(16, 40),
+    delay=st.sampled_from([0, 3, 15]),
+    pipelined=st.booleans(),
+)
+def test_enough_host_prefills_nothing_twice(
+    policy: PolicyMode, seed: int, device_blocks: int, delay: int, pipelined: bool
+) -> None:
+    world = World(policy, device_blocks, host_blocks=600, seed=seed, most_delay=delay, pipelined=pipelined)
     done = work(world, agents=7, turns=3, seed=seed)
     assert len(done) == 21
     totals = world.core.snapshot().totals
@@ -218,11 +233,14 @@ def test_large_pool_never_prefills_again(policy: PolicyMode) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(
-    policy=st.sampled_from([PolicyMode.SWAP, PolicyMode.EAGER]),
+    policy=st.sampled_from([PolicyMode.SWAP, PolicyMode.EAGER, PolicyMode.AUTO]),
     host_blocks=st.sampled_from([0, 1, 7, 30]),
     seed=st.integers(0, 10_000),
     failures=st.sampled_from([0.0, 0.2, 1.0]),
+    pipelined=st.booleans(),
 )
-def test_short_or_broken_host_only_costs_work(policy: PolicyMode, host_blocks: int, seed: int, failures: float) -> None:
-    world = World(policy, 18, host_blocks, seed=seed, failures=failures)
+def test_short_or_broken_host_only_costs_work(
+    policy: PolicyMode, host_blocks: int, seed: int, failures: float, pipelined: bool
+) -> None:
+    world = World(policy, 18, host_blocks, seed=seed, failures=failures, pipelined=pipelined)
     assert len(work(world, agents=6, turns=3, seed=seed)) == 18

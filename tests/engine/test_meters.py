@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from kvtrace.engine.events import EventLog, Operation
-from kvtrace.engine.meters import LinkMeter, RateMeter
+from kvtrace.engine.meters import BusyRate, LinkMeter, RateMeter
 from kvtrace.engine.records import EngineEvent, EventKind
 from kvtrace.engine.swap.contract import Copy, CopyDone, Direction
 
@@ -25,6 +25,24 @@ def test_link_keeps_directions_apart() -> None:
     link = meter.link(1)
     assert (link.out_total_bytes, link.in_total_bytes) == (3, 4)
     assert (link.out_bytes_per_s, link.in_peak_bytes_per_s) == (3, 4)
+
+
+def test_busy_rate_counts_the_time_of_overlapping_copies_once() -> None:
+    rate = BusyRate()
+    assert rate.per_s is None
+    rate.add(100, 0, SECOND // 2)
+    rate.add(100, SECOND // 4, SECOND // 2)
+    assert rate.per_s == 400
+    rate.add(50, 9 * SECOND, 9 * SECOND + SECOND // 2)
+    assert rate.per_s == 250
+
+
+def test_link_learns_its_rate_from_copies_that_ended() -> None:
+    meter = LinkMeter()
+    assert meter.bytes_per_s(Direction.IN) is None
+    meter.timed(CopyDone(Copy(1, Direction.IN, 0, 0), 0, SECOND // 100), 1000)
+    assert meter.bytes_per_s(Direction.IN) == 100_000
+    assert meter.bytes_per_s(Direction.OUT) is None
 
 
 def test_operation_is_one_event_from_first_to_last_copy() -> None:

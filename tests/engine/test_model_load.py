@@ -76,12 +76,8 @@ def _config(name: str, **figures: Any) -> Any:
 @pytest.mark.parametrize(
     ("name", "figures", "reason"),
     [
-        ("MistralConfig", {"sliding_window": 4096}, "a sliding window of 4096 tokens"),
-        (
-            "Qwen2Config",
-            {"use_sliding_window": True, "max_window_layers": 2},
-            "layers of other kinds (sliding_attention)",
-        ),
+        ("MixtralConfig", {"sliding_window": 4096}, "a sliding window of 4096 tokens"),
+        ("Llama4TextConfig", {}, "layers of other kinds (chunked_attention)"),
         ("Qwen3_5TextConfig", {}, "recurrent (linear attention) layers"),
         ("Gemma2Config", {}, "capped attention scores"),
         ("GptOssConfig", {}, "layers of other kinds (sliding_attention)"),
@@ -94,6 +90,16 @@ def _config(name: str, **figures: Any) -> Any:
             {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
             "of the kind 'dynamic'",
         ),
+        (
+            "Gemma3TextConfig",
+            {
+                "rope_parameters": {
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                    "full_attention": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e6},
+                }
+            },
+            "of the kind 'dynamic'",
+        ),
     ],
 )
 def test_models_we_cannot_park_are_refused(name: str, figures: dict[str, Any], reason: str) -> None:
@@ -104,7 +110,7 @@ def test_models_we_cannot_park_are_refused(name: str, figures: dict[str, Any], r
 
 
 def test_a_refused_folder_is_refused_before_its_weights_are_read(tmp_path: Path) -> None:
-    _config("MistralConfig", sliding_window=32).save_pretrained(tmp_path)
+    _config("MixtralConfig", sliding_window=32).save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="a sliding window of 32 tokens"):
         load_model(tmp_path)
 

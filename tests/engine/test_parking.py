@@ -3,13 +3,14 @@ from __future__ import annotations
 import pytest
 
 from kvtrace.engine.config import PolicyMode
+from kvtrace.engine.forward import Outcome
 from kvtrace.engine.records import AgentState, EventKind
 from kvtrace.engine.sequence import SequenceStatus
 from kvtrace.engine.swap.contract import Direction
 
 from .support import World, check_answer, park_and_evict, tokens
 
-HOST_POLICIES = [PolicyMode.SWAP, PolicyMode.EAGER]
+HOST_POLICIES = [PolicyMode.SWAP, PolicyMode.EAGER, PolicyMode.AUTO]
 
 
 def state_of(world: World, agent: str) -> AgentState:
@@ -76,7 +77,7 @@ def test_eager_empties_the_device_at_once() -> None:
     assert world.core.cache.residency("a").device_blocks == 5
 
 
-@pytest.mark.parametrize("policy", HOST_POLICIES)
+@pytest.mark.parametrize("policy", [PolicyMode.SWAP, PolicyMode.EAGER])
 def test_tool_ends_while_its_copies_run_out(policy: PolicyMode) -> None:
     world = World(policy, most_delay=30, seed=5)
     context = world.ask("a", tokens(70)).tokens
@@ -98,7 +99,7 @@ def test_taken_tail_waits_for_its_copy_out() -> None:
     world.tool_starts("a")
     again = world.submit("a", [*context, 7])
     world.core._collect()
-    world.core._hand_out_blocks(world.clock.now)
+    world.core._hand_out_blocks(Outcome())
     assert again.status is SequenceStatus.RESTORING
     world.mover.held = False
     world.run()

@@ -94,3 +94,8 @@ def test_seed_and_count_choose_the_stream() -> None:
     assert len(by_seed) > 10
     assert len(by_count) > 10
     assert sample(logits, [_chunk(hot, 4, 2)]) == sample(logits, [_chunk(hot, 4, 2)])
+
+
+def test_a_top_k_beyond_64_bits_filters_nothing() -> None:
+    logits, wide = _logits(4), Sampling(temperature=2.0, top_k=10**30)
+    assert _draws(logits, wide, 20) == _draws(logits, Sampling(temperature=2.0), 20)

@@ -61,7 +61,13 @@ def test_returning_agents_come_first_until_somebody_starves() -> None:
 
 
 def test_decodes_run_before_prefills() -> None:
-    assert plan_shares([(1, 100), (2, 1), (3, 1), (4, 5)], 12) == (Share(2, 1), Share(3, 1), Share(1, 10))
+    assert plan_shares([(1, 100), (2, 1), (3, 1), (4, 50)], 12) == (Share(2, 1), Share(3, 1), Share(1, 2), Share(4, 8))
+
+
+def test_short_prefill_does_not_wait_behind_a_long_one_that_goes_on_all_the_same() -> None:
+    assert plan_shares([(1, 6000), (2, 100)], 512) == (Share(1, 412), Share(2, 100))
+    assert plan_shares([(1, 6000), (2, 3000), (3, 400)], 512) == (Share(1, 128), Share(3, 384))
+    assert plan_shares([(1, 6000), (2, 7000)], 512) == (Share(1, 512),)
 
 
 @given(

@@ -61,7 +61,7 @@ def test_start_older_than_the_newest_request_is_ignored() -> None:
 def test_request_unblocks_and_late_end_is_harmless() -> None:
     known = sessions()
     known.apply(start("1", 110), 110)
-    assert known.request("a", 120) == Transition("a", Moment.RETURNED, "grep")
+    assert known.request("a", 120) == Transition("a", Moment.RETURNED, "grep", by_request=True)
     assert known.apply(end("1", 115), 125) is None
     assert known.apply(start("1", 110), 126) is None
 
@@ -136,6 +136,15 @@ def test_b_is_blocked_share_without_the_person() -> None:
     assert known.agents["a"].b(1000) == 300 / 500
 
 
+def test_b_of_an_agent_that_fell_idle_stays_what_it_was() -> None:
+    known = Sessions(10**9)
+    known.request("a", 0)
+    known.apply(start("1", 100), 100)
+    known.apply(end("1", 400), 400)
+    assert known.agents["a"].state is AgentState.IDLE
+    assert known.agents["a"].b(500) == known.agents["a"].b(10**9) == 300 / 400
+
+
 def test_newborn_agent_has_no_b() -> None:
     known = sessions()
     assert known.agents["a"].b(100) is None
@@ -207,3 +216,55 @@ def test_calls_beyond_the_limit_close_the_oldest(monkeypatch: pytest.MonkeyPatch
         known.apply(start(str(number), 110), 110)
     assert known.expire(111) == [Transition("b", Moment.EXPIRED, "grep")]
     assert list(known.agents["a"].open) == [("trace", str(number)) for number in (2, 3, 4)]
+
+
+def test_answer_is_a_transition_and_its_pause_is_learned() -> None:
+    known = sessions()
+    assert known.turn_ended("a", {}, 200) == Transition("a", Moment.ANSWERED, None)
+    assert known.forecasts.pause() is None
+    known.request("a", 200 + 3 * 10**9)
+    left = known.forecasts.pause()
+    assert left is not None
+    assert left.p50_s == pytest.approx(3, rel=0.2)
+
+
+def test_calls_are_learned_by_their_spans_and_waits_as_a_whole() -> None:
+    second = 10**9
+    known = Sessions(3600 * second)
+    known.request("a", 1)
+    known.apply(start("1", 1 * second), 1 * second)
+    known.apply(start("2", 2 * second), 2 * second)
+    known.apply(end("1", 5 * second), 5 * second)
+    known.apply(end("2", 11 * second), 11 * second)
+    grep, any_wait = known.forecasts.call("grep"), known.forecasts.call("never seen")
+    assert grep is not None
+    assert any_wait is not None
+    # Four seconds and nine; the wait for both lasted ten.
+    assert 5.5 < grep.mean_s < 7.5 < grep.p90_s < 11
+    assert any_wait.p50_s == pytest.approx(10, rel=0.2)
+
+
+def test_call_that_only_a_request_ended_is_learned_too_and_an_expired_one_is_not() -> None:
+    second = 10**9
+    known = Sessions(100 * second)
+    known.request("a", 1)
+    known.turn_ended("a", {"call-1": "pytest"}, 1 * second)
+    known.request("a", 6 * second)
+    assert known.forecasts.call("pytest") is not None
+    known.turn_ended("a", {"call-2": "hangs"}, 7 * second)
+    assert known.expire(200 * second) == [Transition("a", Moment.EXPIRED, "hangs")]
+    left = known.forecasts.call("hangs")
+    assert left == known.forecasts.call("never seen")
+
+
+def test_spans_that_never_end_do_not_make_further_ones_dearer(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = sessions()
+    known.turn_ended("a", {"x": "grep", "y": "grep"}, 105)
+    forgotten: list[object] = []
+    forget = Sessions._forget
+    monkeypatch.setattr(Sessions, "_forget", lambda self, *of: (forgotten.append(of), forget(self, *of)))
+    for number in range(1000):
+        known.apply(start(str(number), 110 + number), 110 + number)
+    assert len(forgotten) == 2  # the announced calls: no other is looked at
+    assert not known.agents["a"].announced
+    assert len(known.agents["a"].open) == 1000

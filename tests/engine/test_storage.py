@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,15 +9,15 @@ from hypothesis import strategies as st
 
 from kvtrace.engine.errors import ConfigError
 from kvtrace.engine.geometry import KVGeometry
-from kvtrace.engine.storage import Storage
+from kvtrace.engine.storage import Storage, chunk_sizes
 
 GEOMETRY = KVGeometry(layers=2, kv_heads=2, head_dim=4, element_bytes=4)
 DEVICE, HOST = 6, 7
 
 
-def _random_storage(seed: int, chunk_slots: int = 3) -> Storage:
-    """A pool of arbitrary bit patterns, NaN among them."""
-    storage = Storage(GEOMETRY, DEVICE, HOST, host_chunk_bytes=chunk_slots * GEOMETRY.block_bytes)
+def _random_storage(seed: int, chunk_bytes: int = 1 << 11) -> Storage:
+    """A pool of arbitrary bit patterns, NaN among them; blocks of 2,048 bytes cross the borders of smaller chunks."""
+    storage = Storage(GEOMETRY, DEVICE, HOST, host_chunk_bytes=chunk_bytes)
     generator = torch.Generator().manual_seed(seed)
     storage.pool.view(torch.uint8).random_(0, 256, generator=generator)
     return storage
@@ -30,13 +32,13 @@ def _device_bytes(storage: Storage) -> list[bytes]:
     back=st.integers(0, DEVICE - 1),
     slot=st.integers(0, HOST - 1),
     count=st.integers(1, DEVICE),
-    chunk_slots=st.integers(1, 8),
+    chunk_bytes=st.sampled_from([256, 1000, 2048, 3000, 4096, 1 << 20]),
     seed=st.integers(0, 99),
 )
 @settings(max_examples=150, deadline=None)
-def test_round_trip_keeps_every_byte(block: int, back: int, slot: int, count: int, chunk_slots: int, seed: int) -> None:
+def test_round_trip_keeps_every_byte(block: int, back: int, slot: int, count: int, chunk_bytes: int, seed: int) -> None:
     count = min(count, DEVICE - block, DEVICE - back, HOST - slot)
-    storage = _random_storage(seed, chunk_slots)
+    storage = _random_storage(seed, chunk_bytes)
     before = _device_bytes(storage)
     storage.copy_out(block, slot, count)
     assert _device_bytes(storage) == before
@@ -74,9 +76,9 @@ def test_one_block_is_one_contiguous_piece() -> None:
 )
 def test_runs_outside_the_tiers_are_refused(block: int, slot: int, count: int) -> None:
     storage = _random_storage(seed=3)
-    with pytest.raises(IndexError, match="outside the pool"):
+    with pytest.raises(IndexError, match=r"outside the (pool|host tier)"):
         storage.copy_out(block, slot, count)
-    with pytest.raises(IndexError, match="outside the pool"):
+    with pytest.raises(IndexError, match=r"outside the (pool|host tier)"):
         storage.copy_in(slot, block, count)
 
 
@@ -95,3 +97,43 @@ def test_a_host_tier_of_no_slots_is_possible() -> None:
     assert storage.host_blocks == storage.pinned_bytes == 0
     with pytest.raises(IndexError):
         storage.copy_out(0, 0)
+
+
+@given(total=st.integers(0, 1 << 38), most=st.sampled_from([1 << 20, 1 << 28, 1 << 30, 1 << 32]))
+def test_chunks_are_powers_of_two_and_hardly_exceed_what_was_asked_for(total: int, most: int) -> None:
+    sizes = chunk_sizes(total, most)
+    assert all(size & (size - 1) == 0 and size <= most for size in sizes)
+    assert total <= sum(sizes) < total + (1 << 16)
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(sizes) <= total // most + 20
+
+
+def test_a_host_tier_that_cannot_be_pinned_is_there_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    """Without an accelerator pinning fails for real; ``meta`` is a device that is not the CPU."""
+    storage = Storage(GEOMETRY, 2, HOST, device="meta", host_chunk_bytes=1 << 12)
+    assert storage.ready_host_blocks == 0
+    with pytest.raises(IndexError, match="0 of them ready"):
+        next(storage.host_runs(0))
+    with caplog.at_level(logging.WARNING):
+        storage.wait_ready(30)
+    assert storage.ready_host_blocks == HOST
+    if not torch.cuda.is_available():
+        assert storage.pinned_bytes == 0
+        assert [record.getMessage().count("pageable") for record in caplog.records] == [1]
+    assert sum(part.numel() for part in storage.host_runs(0, HOST)) == HOST * GEOMETRY.block_bytes
+    storage.close()
+
+
+def test_slots_become_usable_one_chunk_after_the_other() -> None:
+    storage = Storage(GEOMETRY, 2, HOST, device="meta", host_chunk_bytes=3000)
+    for size, ready in ((3000, 1), (3000, 2), (3000, 4), (3000, 5), (3000, HOST)):
+        storage._add(torch.empty(size, dtype=torch.uint8))
+        assert storage.ready_host_blocks == ready
+
+
+def test_closing_ends_the_pinning() -> None:
+    storage = Storage(GEOMETRY, 2, HOST, device="meta")
+    storage.start_pinning()
+    storage.start_pinning()
+    storage.close()
+    storage.close()

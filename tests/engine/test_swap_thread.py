@@ -54,13 +54,14 @@ def _storage() -> Storage:
     storage = Storage(GEOMETRY, BLOCKS, BLOCKS, host_chunk_bytes=3 * GEOMETRY.block_bytes)
     storage.pool.copy_(torch.arange(BLOCKS).view(-1, 1, 1, 1, 1, 1).expand_as(storage.pool))
     for slot in range(BLOCKS):
-        storage._host[slot // 3][slot % 3].view(torch.float32).fill_(100 + slot)
+        for part in storage.host_runs(slot):
+            part.view(torch.float32).fill_(100 + slot)
     return storage
 
 
 def _contents(storage: Storage) -> tuple[list[float], list[float]]:
     """The one value that fills each device block and each host slot."""
-    host = [storage._host[slot // 3][slot % 3].view(torch.float32) for slot in range(BLOCKS)]
+    host = [torch.cat([part.view(torch.float32) for part in storage.host_runs(slot)]) for slot in range(BLOCKS)]
     for piece in (*storage.pool, *host):
         assert (piece == piece.flatten()[0]).all(), "a block holds bytes of two blocks"
     return [float(block.flatten()[0]) for block in storage.pool], [float(slot[0]) for slot in host]

@@ -19,7 +19,7 @@ from kvtrace.tui.demo.script import write_scripts
 from kvtrace.tui.demo.tools import TOOLS, stop_tools
 from kvtrace.tui.demo.view import EventLines
 
-SLOW_SEED = 15  # its first tool call is a command of ten seconds
+SLOW_SEED = 15  # its first tool call is a command of eight seconds
 
 
 def test_same_seed_draws_the_same_scripts() -> None:

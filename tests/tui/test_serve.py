@@ -20,6 +20,7 @@ import pytest
 from click.testing import CliRunner
 
 from kvtrace.tui.cli import cli
+from kvtrace.tui.commands.serve import _key_header
 
 WAIT_S = 120.0
 SMALL = ("--kv-vram", "100MiB", "--kv-host", "100MiB", "--context", "1024", "--device", "cpu", "--port", "0")
@@ -150,7 +151,8 @@ def test_a_second_signal_does_not_wait() -> None:
 @pytest.mark.parametrize(
     ("options", "words", "code"),
     [
-        (["--kv-vram", "lots"], "is not a size", 2),
+        (["--kv-vram", "lots"], "'--kv-vram': 'lots' is not a size", 2),
+        (["--device", "tpu"], "'tpu' is none of auto, cpu, cuda", 2),
         (["--policy", "hope"], "hope", 2),
         (["--api-key-file", "/nowhere"], "does not exist", 2),
     ],
@@ -167,6 +169,21 @@ def test_an_empty_key_opens_no_door(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "is empty" in str(done.exception)
     monkeypatch.setenv("KVTRACE_API_KEY", " ")
     assert "KVTRACE_API_KEY is empty" in str(CliRunner().invoke(cli, ["serve"]).exception)
+
+
+@pytest.mark.parametrize("name", ["key", "my key", "it's"])
+def test_the_printed_curl_takes_the_key_from_where_the_server_has_it(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    file.write_text("from-the-file\n")
+    for source, told in ((file, "from-the-file"), (None, "from-the-environment")):
+        done = subprocess.run(
+            ["sh", "-c", f"printf '%s|'{_key_header(source)}"],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=os.environ | {"KVTRACE_API_KEY": "from-the-environment"},
+        )
+        assert done.stdout == f"-H|Authorization: Bearer {told}|"
 
 
 def test_an_occupied_port_is_a_sentence() -> None:

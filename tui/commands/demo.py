@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..demo.scene import SceneFacts
     from ..demo.script import AgentScript
 
-POLICIES = ("swap", "eager", "recompute", "keep")
+POLICIES = ("swap", "auto", "eager", "recompute", "keep")
 
 
 @click.command(name="demo")

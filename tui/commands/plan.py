@@ -117,7 +117,10 @@ def _request(asked: Asked) -> PlanRequest:
             f"{asked.gpu} is not known ({names} are): give --vram-gb, --link-gbps and --prefill-tok-s."
         )
     if not prefill:
-        raise click.UsageError(f"Nobody measured prefill on {asked.gpu} for kvtrace: give --prefill-tok-s.")
+        raise click.UsageError(
+            f"Nobody measured prefill on {asked.gpu} for kvtrace: give --prefill-tok-s; "
+            "`kvtrace bench prefill` measures it on a machine that has one."
+        )
     rig = Rig(round(vram), link, prefill, round(asked.host_gb * _GIB), asked.slots)
     model, about_model = _model(asked)
     said = card and (not asked.vram_gb or not asked.link_gbps or not asked.prefill_tok_s)

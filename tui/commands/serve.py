@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..exits import CommandError, ExitCode
+from ..sizes import Size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,6 +23,14 @@ if TYPE_CHECKING:
 
 _COUNT = click.IntRange(min=1)
 _LOOPBACK = ("127.", "::1", "localhost")
+_EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+
+
+def _named_device(_context: click.Context, _option: click.Parameter, name: str) -> str:
+    if not _DEVICE.fullmatch(name):
+        raise click.BadParameter(f"{name!r} is none of auto, cpu, cuda, cuda:N; ROCm's cards are cuda too")
+    return name
 
 
 @click.command("serve")
@@ -32,8 +42,8 @@ _LOOPBACK = ("127.", "::1", "localhost")
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="File with the key that requests must bear; KVTRACE_API_KEY does as well.",
 )
-@click.option("--kv-vram", metavar="SIZE", help="Device memory for KV, as 8GiB.  [default: what is free less a margin]")
-@click.option("--kv-host", metavar="SIZE", help="Host memory for parked KV.  [default: half of the available memory]")
+@click.option("--kv-vram", type=Size(), help="Device memory for KV, as 8GiB.  [default: what is free less a margin]")
+@click.option("--kv-host", type=Size(), help="Host memory for parked KV.  [default: half of the available memory]")
 @click.option("--slots", type=_COUNT, default=8, show_default=True, help="Sequences that decode together.")
 @click.option(
     "--policy",
@@ -46,7 +56,13 @@ _LOOPBACK = ("127.", "::1", "localhost")
 )
 @click.option("--step-tokens", type=_COUNT, help="Most tokens of one forward step.")
 @click.option("--queue", type=_COUNT, default=256, show_default=True, help="Most requests that wait; then 429.")
-@click.option("--device", default="auto", show_default=True, help="cpu, cuda or cuda:N; ROCm's cards are cuda too.")
+@click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    callback=_named_device,
+    help="cpu, cuda or cuda:N; ROCm's cards are cuda too.",
+)
 @click.option("--alias", "aliases", multiple=True, metavar="NAME", help="Further name of the model; * takes any.")
 @click.option("--allow-host", multiple=True, metavar="NAME", help="Further Host name that requests may use.")
 @click.option(
@@ -70,8 +86,9 @@ def command(model: str, **options: Any) -> None:
 
     talk = PipedConsole(stderr=True, highlight=False, soft_wrap=True)
     settings = _settings(model, options)
-    server = _launch(settings, talk)
-    talk.print(f"listening on {server.url}; /health says when {model} is ready")
+    server = _launch(settings, talk, _key_header(options["api_key_file"]) if settings.api_key else "")
+    wide = ", and on every other address of this machine" if settings.host in _EVERY_ADDRESS else ""
+    talk.print(f"listening on {server.url}{wide}; /health says when {model} is ready")
     if settings.api_key is None and not settings.host.startswith(_LOOPBACK):
         talk.print(
             f"[bold]warning[/bold]: anybody who reaches {settings.host} may use this server; give --api-key-file"
@@ -97,8 +114,8 @@ def _settings(model: str, options: dict[str, Any]) -> ServerSettings:
             allowed_origins=options["allow_origin"],
             aliases=options["aliases"],
             device=options["device"],
-            kv_vram_bytes=_bytes(options["kv_vram"]),
-            kv_host_bytes=_bytes(options["kv_host"]),
+            kv_vram_bytes=options["kv_vram"],
+            kv_host_bytes=options["kv_host"],
             slots=options["slots"],
             policy=PolicyMode(options["policy"]) if options["policy"] else DEFAULT_POLICY,
             max_agents=options["max_agents"],
@@ -128,13 +145,13 @@ def _key(file: Path | None) -> str | None:
     return key
 
 
-def _bytes(text: str | None) -> int | None:
-    from kvtrace.engine.sizing import parse_bytes
+def _key_header(file: Path | None) -> str:
+    """What a shell adds to curl for the key, which itself is never printed."""
+    key = "$KVTRACE_API_KEY" if file is None else f"$(cat {shlex.quote(str(file))})"
+    return f' -H "Authorization: Bearer {key}"'
 
-    return None if text is None else parse_bytes(text)
 
-
-def _launch(settings: ServerSettings, talk: Console) -> Launched:
+def _launch(settings: ServerSettings, talk: Console, key_header: str) -> Launched:
     from kvtrace.engine.errors import EngineError
 
     try:
@@ -145,7 +162,7 @@ def _launch(settings: ServerSettings, talk: Console) -> Launched:
 
     def ready(started: Started) -> None:
         own_process()
-        _banner(talk, server.url, started, settings)
+        _banner(talk, server.url, started, key_header)
 
     try:
         server = Launched(settings, lambda phase, seconds: talk.print(f"{seconds:6.1f} s  {phase}"), ready)
@@ -170,9 +187,8 @@ def _run(server: Launched) -> None:
         raise CommandError(str(error)) from error
 
 
-def _banner(talk: Console, url: str, started: Started, settings: ServerSettings) -> None:
+def _banner(talk: Console, url: str, started: Started, key_header: str) -> None:
     body = json.dumps({"model": started.model_id, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 32})
-    key = " -H 'Authorization: Bearer '$KVTRACE_API_KEY" if settings.api_key else ""
     rows = (
         ("URL", f"{url}/v1"),
         ("model", started.model_id),
@@ -186,7 +202,7 @@ def _banner(talk: Console, url: str, started: Started, settings: ServerSettings)
     for name, value in rows:
         talk.print(f"  {name:15}{value}", markup=False)
     talk.print(
-        f"\n  curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d {shlex.quote(body)}\n",
+        f"\n  curl {url}/v1/chat/completions{key_header} -H 'Content-Type: application/json' -d {shlex.quote(body)}\n",
         markup=False,
     )
     sys.stderr.flush()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kvtrace.engine import Engine
     from kvtrace.engine.model import LoadedModel
 
-ANSWER_TOKENS: Final = 16
+ANSWER_TOKENS: Final = 12
 RESULT_TOKENS: Final = 96  # a tool result with the template's words around it never tokenises to more …
 TYPICAL_RESULT_TOKENS: Final = 40  # … and mostly to about this
 AGENTS_IN_POOL: Final = 3

@@ -58,8 +58,8 @@ COMMANDS: Final = (
 # Real coding agents spend most calls in quick reads and searches and most seconds in a few slow commands.
 TOOL_WEIGHTS: Final = {"read_file": 0.2, "grep": 0.2, "shell": 0.2, "run_checks": 0.4}
 SLOW_LEAST_S: Final = 2.0
-SLOW_EXTRA_MEAN_S: Final = 4.0
-SLOW_MOST_S: Final = 12.0
+SLOW_EXTRA_MEAN_S: Final = 3.0
+SLOW_MOST_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ class HttpFeed:
         body = answer.read(_MOST_BYTES)
         if answer.status != http.HTTPStatus.OK:
             self.close()
-            raise FeedError(_refused(answer.status, self.where, body))
+            raise FeedError(_refused(answer.status, self.where, body, "Authorization" in self._headers))
         if not answer.isclosed():
             self.close()
             raise FeedError(f"{self.where} answered with more than {_MOST_BYTES >> 20} MiB")
@@ -140,13 +140,16 @@ def _why(error: Exception) -> str:
     return str(error.strerror if isinstance(error, OSError) and error.strerror else error) or type(error).__name__
 
 
-def _refused(status: int, where: str, body: bytes) -> str:
-    if status in (401, 403):
-        return f"{where} wants a key: set {names.ENV_ENGINE_KEY_FILE}"
+def _refused(status: int, where: str, body: bytes, keyed: bool) -> str:
+    if status == http.HTTPStatus.UNAUTHORIZED:
+        ways = f"{names.ENV_ENGINE_KEY_FILE} or {names.ENV_ENGINE_KEY}"
+        return f"{where} does not take the key of {ways}" if keyed else f"{where} wants a key: set {ways}"
+    if status == http.HTTPStatus.FORBIDDEN:
+        return f"{where} refuses: {_phase(body) or 'HTTP 403'}"
     if status == http.HTTPStatus.NOT_FOUND:
         return f"{where} has no {STATE_PATH}: it is no kvtrace server"
     if status == http.HTTPStatus.SERVICE_UNAVAILABLE:
-        return _phase(body) or f"{where} is not ready yet"
+        return f"{where}: {_phase(body) or 'not ready yet'}"
     return f"{where} answered HTTP {status}"
 
 

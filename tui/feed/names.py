@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _FRESH_ID: Final = re.compile(r"[0-9a-f]{16}")
 _LOOK_AGAIN_S: Final = 5.0
+_RECENT_S: Final = 86_400.0
 
 
 class NamedFeed:
@@ -66,13 +67,13 @@ class NamedFeed:
         self._feed.close()
 
     def _look(self) -> None:
-        """Read what is new in the newest run's files."""
+        """Read what is new in the files written lately: agents that share a server are often runs of their own."""
         from itertools import count
 
         from .spans import SpanTail, find
 
         try:
-            files = find(self._paths)
+            files = [path for path in find(self._paths, every_run=True) if _is_recent(path)]
         except FeedError:
             return  # nothing was recorded here
         for path in files:
@@ -95,3 +96,11 @@ class NamedFeed:
         names = {each: self._names.get(each, each) for each in ids}
         often = list(names.values())
         return {each: f"{name} {each[-4:]}" if often.count(name) > 1 else name for each, name in names.items()}
+
+
+def _is_recent(path: Path) -> bool:
+    """Whether a live server may still know an agent of this file; one that is gone tells nothing."""
+    try:
+        return path.stat().st_mtime >= time.time() - _RECENT_S
+    except OSError:
+        return False

@@ -144,13 +144,13 @@ class SpanFeed:
                     self._world.bury(number, tail.written_ns)
 
 
-def find(paths: Sequence[Path]) -> list[Path]:
-    """Span files that ``paths`` name, or those of the newest run. Raises :class:`FeedError` where there are none."""
+def find(paths: Sequence[Path], *, every_run: bool = False) -> list[Path]:
+    """Span files of ``paths``, or of the newest run, or of every run. Raises :class:`FeedError` without any."""
     from kvtrace.analysis.discover import find_files
     from kvtrace.analysis.errors import AnalysisError
 
     try:
-        return find_files(paths)
+        return find_files(paths, every_run)
     except AnalysisError as error:
         raise FeedError(str(error)) from error
 

@@ -103,7 +103,7 @@ def _add(history: _History, item: Item, param: str) -> None:
 
 def _one_system(messages: Sequence[Message]) -> list[Message]:
     """The instructions at the beginning as one message: many templates take no second one."""
-    first = next((at for at, one in enumerate(messages) if one["role"] not in _SYSTEM), len(messages))
+    first = next((at for at, one in enumerate(messages) if str(one["role"]) not in _SYSTEM), len(messages))
     if first < 2:
         return list(messages)
     return [{"role": "system", "content": _joined([one["content"] for one in messages[:first]])}, *messages[first:]]

@@ -33,7 +33,7 @@ def _message(message: Any, param: str) -> Message:
         raise FieldRefused(f"{param} must be an object", param)
     role = message.get("role")
     role = _SAME_AS.get(role, role) if isinstance(role, str) else role
-    if role not in _ROLES:
+    if not isinstance(role, str) or role not in _ROLES:
         raise FieldRefused(f"{param}.role is {role!r}; it must be one of {', '.join(sorted(_ROLES))}", f"{param}.role")
     plain: Message = {"role": role, "content": _text(message.get("content"), f"{param}.content")}
     if role == "assistant":

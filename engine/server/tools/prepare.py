@@ -56,10 +56,13 @@ class PreparedChat:
     new_grammar: Callable[[], Grammar | None]
 
 
-def prepare_chat(model: LoadedModel, body: ChatPart) -> PreparedChat:
+def prepare_chat(
+    model: LoadedModel, body: ChatPart, check_text: Callable[[int], None] = lambda characters: None
+) -> PreparedChat:
     """Render the messages, and choose how the output is constrained and read.
 
-    Takes milliseconds of CPU; a grammar that is new, up to half a second.
+    Takes milliseconds of CPU; a grammar that is new, up to half a second. ``check_text`` is told how many characters
+    the prompt has before it is cut into tokens, and may raise.
 
     Raises:
         FieldRefused: a field of the request is malformed or asks for the impossible.
@@ -70,6 +73,7 @@ def prepare_chat(model: LoadedModel, body: ChatPart) -> PreparedChat:
     plan = read_plan(body.tools, body.tool_choice, body.parallel_tool_calls)
     abilities = abilities_of(tokenizer)
     text = render_chat(tokenizer, abilities, body.messages, plan, _options(body))
+    check_text(len(text))
     # The template wrote the special tokens already.
     tokens = [int(token) for token in tokenizer.encode(text, add_special_tokens=False)]
     think = ThinkForm(opened=text.rstrip().endswith("<think>")) if abilities.reasoning else None

@@ -14,7 +14,7 @@ from .template import Abilities, render
 _OURS: Final = frozenset(
     {"tools", "messages", "conversation", "documents", "chat_template", "tokenize", "add_generation_prompt"}
     | {"continue_final_message", "return_dict", "return_tensors", "return_assistant_tokens_mask", "padding"}
-    | {"truncation", "max_length", "tokenizer_kwargs"}
+    | {"truncation", "max_length", "tokenizer_kwargs", "tokenizer", "self"}
 )
 
 

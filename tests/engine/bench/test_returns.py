@@ -14,13 +14,6 @@ from kvtrace.engine.config import PolicyMode
 from kvtrace.engine.model import LoadedModel
 
 
-@pytest.fixture(autouse=True)
-def process_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The benches have their process to themselves; these tests do not."""
-    for module in (parking, returns):
-        monkeypatch.setattr(module, "own_process", lambda: None)
-
-
 @pytest.mark.parametrize("policy", [PolicyMode.SWAP, PolicyMode.AUTO])
 def test_every_case_finds_its_kv_where_the_case_says(
     tiny_model: Callable[[str], LoadedModel], policy: PolicyMode

@@ -81,6 +81,7 @@ def test_prompts_that_cannot_fit_fail_with_the_servers_words(smollm2_server: Run
     done = bench("--url", smollm2_server.url, "--agents", "1", "--prompt", "100000")
     assert done.returncode == 1
     assert "context" in done.stderr
+    assert '{"error"' not in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -51,6 +51,8 @@ def test_a_prompt_that_is_too_long_is_refused_with_both_numbers(tiny_server: Run
         ({"prompt": [5, -1]}, None),
         ({"prompt": [[5], [9] * 300]}, None),
         ({"prompt": [[5]] * 50, "n": 3}, "n"),
+        ({"prompt": [[5]] * 129}, "prompt"),
+        ({"prompt": ["a"] * 129}, "prompt"),
     ],
 )
 def test_completions_that_cannot_be_are_refused(
@@ -93,9 +95,16 @@ def test_other_models_and_paths_are_not_found(tiny_server: Running) -> None:
     error = _error(tiny_server.chat("hello", model="gpt-7"), 404)
     assert error["code"] == "model_not_found"
     assert tiny_server.model in error["message"]
-    _error(tiny_server.http.get("/v1/nothing"), 404)
-    _error(tiny_server.http.get("/v1/chat/completions"), 405)
+    assert "base URL is" in _error(tiny_server.http.get("/v1/nothing"), 404)["message"]
+    assert "send POST" in _error(tiny_server.http.get("/v1/chat/completions"), 405)["message"]
     _error(tiny_server.http.get("/v1/models/gpt-7"), 404)
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions", "responses", "models"])
+def test_a_base_url_without_v1_is_told(tiny_server: Running, path: str) -> None:
+    error = _error(tiny_server.http.post(f"/{path}", json={}), 404)
+    assert f"there is no /{path} here, but /v1/{path}: the client's base URL ends in /v1" in error["message"]
+    assert tiny_server.http.get(f"/v1/{path}").status_code != 404
 
 
 def test_embeddings_are_refused_clearly(tiny_server: Running) -> None:
@@ -118,6 +127,11 @@ def test_models_name_the_one_that_is_served(tiny_server: Running) -> None:
         rb'{"model": "\ud800", "messages": [{"role": "user", "content": "x"}]}',
         rb'{"model": "%s", "messages": [{"role": "user", "content": NaN}]}',
         rb'{"model": "%s", "messages": [{"role": 7, "content": "x"}]}',
+        rb'{"model": "%s", "messages": [{"role": ["user"], "content": "x"}]}',
+        rb'{"model": "%s", "messages": [{"role": {}, "content": "x"}]}',
+        rb'{"model": "%s", "messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"tokenizer": 1}}',
+        rb'{"model": "%s", "messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"self": 1}}',
+        b'{"model": "%s", "messages": [{"role": "user", "content": "x"}], "seed": ' + b"9" * 4300 + b"}",
         rb'{"model": "%s", "messages": [{"content": "x"}]}',
         rb'{"model": "%s", "messages": [{"role": "user", "content": "x"}], "seed": 1e400}',
         rb'{"model": "%s", "messages": [{"role": "user", "content": "x"}], "temperature": NaN}',
@@ -138,3 +152,44 @@ def test_any_text_can_be_a_prompt(tiny_server: Running) -> None:
     for prompt in ("\x00", "\U0010ffff", "<|im_end|>", " ", "\N{REPLACEMENT CHARACTER}", "e\u0301"):
         assert tiny_server.complete(prompt, max_tokens=2).status_code == 200
         assert tiny_server.chat(prompt, max_tokens=2).status_code == 200
+
+
+@pytest.mark.parametrize("role", [["user"], {}, 7, None])
+def test_odd_roles_of_responses_are_refused_without_a_fault(tiny_server: Running, role: Any) -> None:
+    body = {"model": tiny_server.model, "input": [{"role": role, "content": "x"}] * 2}
+    assert "role is" in _error(tiny_server.http.post("/v1/responses", json=body), 400)["message"]
+
+
+@pytest.mark.parametrize("fields", [{"top_k": 2**63}, {"top_k": 10**30}, {"seed": 2**127}, {"seed": -(2**63)}])
+def test_numbers_of_any_size_fail_nobodys_step(tiny_server: Running, fields: dict[str, Any]) -> None:
+    response = tiny_server.complete([5, 6], temperature=1.0, n=2, **fields)
+    assert response.status_code == 200, response.text
+
+
+def test_an_error_quotes_no_more_than_the_beginning_of_what_was_sent(tiny_server: Running) -> None:
+    for response, words in (
+        (tiny_server.chat("hello", model="x" * 100_000), "the model 'xxx"),
+        (tiny_server.chat(messages=[{"role": "x" * 100_000, "content": ""}]), "it must be one of"),
+        (tiny_server.chat("hello", response_format={"type": "x" * 100_000}), "it must be"),
+    ):
+        assert words in response.json()["error"]["message"]
+        assert len(response.content) < 3000
+
+
+def test_a_text_that_cannot_fit_is_refused_before_it_is_cut_into_tokens(
+    tiny_server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        tiny_server.service.model.tokenizer, "encode", lambda *_, **__: pytest.fail("a long text was cut into tokens")
+    )
+    assert "300 messages" in _error(tiny_server.chat(messages=[{"role": "user", "content": ""}] * 300), 400)["message"]
+    text = "a" * 1_000_000
+    for response in (
+        tiny_server.chat(text),
+        tiny_server.complete(text),
+        tiny_server.complete(["a", text]),
+        tiny_server.http.post("/v1/responses", json={"model": tiny_server.model, "input": text}),
+    ):
+        error = _error(response, 400)
+        assert error["code"] == "context_length_exceeded"
+        assert "characters" in error["message"]

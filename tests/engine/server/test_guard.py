@@ -66,6 +66,9 @@ def test_addresses_loopback_and_allowed_names_are_taken(locked: Running, host: s
         {"Origin": "null"},
         {"Origin": "http://localhost:3001"},
         {"Origin": "file://"},
+        {"Origin": "http://[bad"},
+        {"Origin": "null", "Host": ""},
+        {"Origin": "", "Host": ""},
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},
     ],
@@ -93,3 +96,10 @@ def test_an_allowed_page_may_ask(locked: Running) -> None:
 
 def test_the_servers_own_pages_may_ask(locked: Running) -> None:
     assert locked.http.get("/openapi.json", headers={"Origin": locked.url}).status_code == 200
+
+
+def test_a_key_may_end_in_any_character(tiny_folder: Callable[[str], Path]) -> None:
+    key = "voil\u00e0"  # whose last byte is a white space of Latin-1
+    with running(replace(tiny_settings(tiny_folder("llama")), api_key=key)) as server:
+        response = server.http.get("/v1/models", headers={"Authorization": f"Bearer {key}".encode()})  # type: ignore[dict-item]
+    assert response.status_code == 200

@@ -13,7 +13,7 @@ import pytest
 from kvtrace.engine.config import PolicyMode
 from kvtrace.engine.errors import ConfigError, ModelError
 from kvtrace.engine.server.launch import Launched, PortTaken
-from kvtrace.engine.server.loading import configure
+from kvtrace.engine.server.loading import NoGpu, _device, configure
 from kvtrace.engine.server.settings import ServerSettings
 
 from .conftest import tiny_settings
@@ -34,13 +34,27 @@ def test_an_occupied_port_is_named_with_its_holder(tiny_server: Running) -> None
         Launched(ServerSettings(port=port))
 
 
-def test_an_address_of_another_machine_is_refused() -> None:
-    with pytest.raises(PortTaken, match=r"cannot listen on 192\.0\.2\.1"):
-        Launched(ServerSettings(host="192.0.2.1", port=0))
+@pytest.mark.parametrize("host", ["192.0.2.1", "300.1.1.1", "no.such.host.invalid"])
+def test_an_address_of_another_machine_is_refused(host: str) -> None:
+    with pytest.raises(PortTaken, match=rf"cannot listen on {host} port 0: (?!Unknown).*--host"):
+        Launched(ServerSettings(host=host, port=0))
+
+
+def test_a_device_that_torch_does_not_have_is_a_sentence() -> None:
+    with pytest.raises(NoGpu, match="kvtrace doctor"):
+        _device("cuda:99")
+    with pytest.raises(NoGpu, match="no device called 'tpu'"):
+        _device("tpu")
+    assert _device("cpu") == "cpu"
 
 
 def test_a_model_that_is_not_there_ends_the_server(tmp_path: Path) -> None:
-    for source, words in ((tmp_path / "none.gguf", "there is no file"), (tmp_path, r"has no config\.json")):
+    for source, words in (
+        (tmp_path / "none.gguf", "there is no file"),
+        (tmp_path, r"has no config\.json"),
+        (tmp_path / "none", "there is no folder"),
+        ("./none", "there is no folder"),
+    ):
         server = Launched(ServerSettings(source=str(source), port=0))
         with pytest.raises(ModelError, match=words):
             server.run()

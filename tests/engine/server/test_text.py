@@ -7,8 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvtrace.engine.sequence import Usage
+from kvtrace.engine.server.choice import Choice
 from kvtrace.engine.server.detokenize import Detokenizer, decoder
 from kvtrace.engine.server.stops import StopFinder
+from kvtrace.engine.server.tools.deltas import ContentDelta, PlainParser
+from kvtrace.engine.stream import TokenStream
 
 from ..conftest import VOCABULARY, tiny_tokenizer
 
@@ -77,3 +81,27 @@ def test_special_tokens_are_kept_where_a_parser_needs_them(tokenizer: Any) -> No
     tokens = tokenizer.encode("<|im_start|>hi", add_special_tokens=False)
     assert Detokenizer(decoder(tokenizer, keep_special=True)).feed(tokens) == "<|im_start|>hi"
     assert Detokenizer(decoder(tokenizer, keep_special=False)).feed(tokens) == "hi"
+
+
+@pytest.mark.parametrize("stops", [["cd"], ["d", "f"], ["zz"]])
+def test_an_output_ends_at_the_same_token_however_many_come_at_once(stops: list[str]) -> None:
+    def read(batches: list[list[int]]) -> tuple[str, list[int], int, str | None]:
+        stream = TokenStream("a", lambda tokens: bytes(tokens).decode(), lambda _: None)
+        choice = Choice(0, True, stream, lambda tokens: bytes(tokens).decode(), stops, PlainParser())
+        text, ids = "", []
+        for batch in batches:
+            stream.push(batch)
+            news = choice.advance()
+            text += "".join(delta.text for delta in news.deltas if isinstance(delta, ContentDelta))
+            ids += news.token_ids
+        stream.finish("length", Usage())
+        text += "".join(delta.text for delta in choice.advance().deltas if isinstance(delta, ContentDelta))
+        return text, ids, choice.tokens, choice.finish_reason
+
+    tokens = list(b"abcdefgh")
+    one_by_one = read([[token] for token in tokens])
+    assert read([tokens]) == one_by_one
+    assert read([tokens[:3], tokens[3:]]) == one_by_one
+    text, ids, count, reason = one_by_one
+    assert bytes(ids).decode() == (text if reason == "length" else text + stops[0])
+    assert count == len(ids)

@@ -39,10 +39,11 @@ def test_server_killed_and_started_again_is_met_again(state_server: StateServer)
 @pytest.mark.parametrize(
     ("status", "body", "said"),
     [
-        (401, b"", "KVTRACE_ENGINE_KEY_FILE"),
+        (401, b"", "wants a key: set KVTRACE_ENGINE_KEY_FILE or KVTRACE_ENGINE_KEY"),
+        (403, json.dumps({"error": {"message": "the host name is not mine"}}).encode(), "refuses: the host name is"),
         (404, b"", "no kvtrace server"),
         (500, b"", "HTTP 500"),
-        (503, json.dumps({"error": {"message": "still loading weights"}}).encode(), "still loading weights"),
+        (503, json.dumps({"error": {"message": "still loading weights"}}).encode(), r"\d: still loading weights"),
         (503, b"<html>", "not ready"),
         (200, b"<html>", "not JSON"),
         (200, b"{}", "check the address"),
@@ -127,5 +128,13 @@ def test_without_server_and_spans_it_says_what_to_start(
     state_server.kill()
     feed = FoundFeed(HttpFeed(ServerAddress.parse(state_server.url)))
     with pytest.raises(FeedError, match=r"kvtrace serve.*--demo"):
+        feed.read()
+    feed.close()
+
+
+def test_a_wrong_key_is_not_told_as_a_missing_one(state_server: StateServer) -> None:
+    state_server.answer = lambda: (401, b"")
+    feed = HttpFeed(ServerAddress.parse(state_server.url), key="wrong")
+    with pytest.raises(FeedError, match="does not take the key of KVTRACE_ENGINE_KEY_FILE"):
         feed.read()
     feed.close()

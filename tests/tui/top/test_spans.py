@@ -142,6 +142,20 @@ def test_agents_of_a_server_bear_the_names_of_their_spans(tmp_path: Path) -> Non
     assert named.snapshot.events[0].agent == "tests"
 
 
+def test_agents_of_a_server_bear_names_from_every_recent_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVTRACE_DIR", str(tmp_path))
+    ids = [f"{number:016x}" for number in range(3)]
+    for number, (name, age_s) in enumerate((("first", 60), ("second", 30), ("ancient", 10**6))):
+        path = tmp_path / "runs" / f"2026010{number}T000000.000Z-1-aaaaaaaa" / "1-1.jsonl"
+        path.parent.mkdir(parents=True)
+        named = {"gen_ai.agent.name": name}
+        write_otlp(path, [otlp_span("invoke_agent", 0, None, span=9, agent=ids[number], attributes=named)])
+        os.utime(path, (time.time() - age_s, time.time() - age_s))
+    told = sample(*(record(each) for each in ids))
+    (named_sample,) = NamedFeed(ReplayFeed(Recording([told]), "x", time.monotonic)).read()
+    assert [agent.agent for agent in named_sample.snapshot.agents] == ["first", "second", ids[2]]
+
+
 EVENT = EngineEvent(0, "", EventKind.PARK, "bash", 5, 1.0, "why")
 
 

@@ -1,0 +1,43 @@
+"""What the cache finds: of a request's context, and of where an agent's last one is. Torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .blocks import Piece
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What the cache has of a request's context: full blocks from the first on, then rows of the agent's own tail."""
+
+    pieces: tuple[Piece, ...]
+    tail_rows: int = 0
+    tail: Piece | None = None
+
+    @property
+    def found(self) -> tuple[Piece, ...]:
+        """All pieces in order, the tail last."""
+        return self.pieces if self.tail is None else (*self.pieces, self.tail)
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """Positions of one request that needed no computing, by the tier that had them (the host: if still on its way).
+
+    ``copies`` are the ids of the copies in that were started for it.
+    """
+
+    device_tokens: int = 0
+    host_tokens: int = 0
+    copies: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """Where an agent's last context is, in blocks. ``kept_tokens`` of it have KV in either tier."""
+
+    blocks: int
+    device_blocks: int
+    host_blocks: int
+    kept_tokens: int

@@ -1,0 +1,192 @@
+"""The stream mover on a real GPU: the same random lives, with delays between its streams, and exact round trips."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from kvtrace.engine.calibrate import calibrate
+from kvtrace.engine.errors import ConfigError
+from kvtrace.engine.geometry import KVGeometry
+from kvtrace.engine.sizing import plan_pools
+from kvtrace.engine.storage import Storage
+from kvtrace.engine.swap.contract import Copy, Direction
+from kvtrace.engine.swap.limits import staging_bytes
+from kvtrace.engine.swap.stream import StreamMover
+from kvtrace.engine.swap.streams import Stream, TorchStreams
+from kvtrace.engine.swap.transport import StreamTransport
+
+from .swap_support import WAIT_S, Life
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+QWEN3_8B = KVGeometry(layers=36, kv_heads=8, head_dim=128, element_bytes=2)
+SMOLLM2 = KVGeometry(layers=30, kv_heads=3, head_dim=64, element_bytes=2)
+TINY = KVGeometry(layers=1, kv_heads=1, head_dim=8, element_bytes=2)
+OUT, IN = Direction.OUT, Direction.IN
+
+
+class SleepyStreams(TorchStreams):
+    """Lets the device idle for a random while before a copy, so that streams drift apart."""
+
+    def __init__(self, device: torch.device, seed: int, cycles: int) -> None:
+        super().__init__(device)
+        self._random = random.Random(seed)
+        self._cycles = cycles
+
+    def copy(self, stream: Stream, targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
+        if self._cycles and self._random.random() < 0.5:
+            torch.cuda.set_stream(stream)  # type: ignore[arg-type]
+            torch.cuda._sleep(self._random.randrange(self._cycles))  # type: ignore[no-untyped-call]
+        super().copy(stream, targets, sources)
+
+
+class TorchCompute:
+    """Compute on the current stream, now and then after a pause."""
+
+    def __init__(self, storage: Storage, seed: int, cycles: int) -> None:
+        self._storage = storage
+        self._random = random.Random(seed)
+        self._cycles = cycles
+
+    def write(self, block: int, value: int) -> None:
+        self._pause()
+        words = self._storage.device_run(block).view(torch.int32)
+        words.fill_(-1)  # what a reader that comes too early gets
+        self._pause()
+        words.fill_(value)
+
+    def read(self, block: int) -> Callable[[], set[int]]:
+        self._pause()
+        seen = self._storage.device_run(block).view(torch.int32).clone()
+        return lambda: set(seen.unique().tolist())  # type: ignore[no-untyped-call]
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize()
+
+    def _pause(self) -> None:
+        if self._cycles and self._random.random() < 0.3:
+            torch.cuda._sleep(self._random.randrange(self._cycles))  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def _tier(
+    geometry: KVGeometry,
+    blocks: int,
+    slots: int,
+    *,
+    seed: int = 0,
+    cycles: int = 0,
+    staged: bool = True,
+    buffer_blocks: int | None = 6,
+) -> Iterator[tuple[Storage, StreamMover]]:
+    storage = Storage(geometry, blocks, slots, device="cuda", dtype=torch.bfloat16)
+    storage.wait_ready(120)
+    streams = SleepyStreams(storage.pool.device, seed, cycles)
+    mover = StreamMover(StreamTransport(storage, streams, buffer_blocks=buffer_blocks, staged=staged))
+    try:
+        yield storage, mover
+    finally:
+        mover.close()
+
+
+def _run(mover: StreamMover, copies: list[Copy]) -> None:
+    mover.submit(copies)
+    while mover.in_flight():
+        mover.wait(WAIT_S)
+        assert [done.error for done in mover.poll() if done.error] == []
+
+
+@pytest.mark.parametrize("staged", [True, False])
+@pytest.mark.parametrize(("geometry", "rounds"), [(QWEN3_8B, 300), (SMOLLM2, 500), (TINY, 500)])
+@pytest.mark.parametrize("cycles", [0, 300_000])
+def test_blocks_survive_any_interleaving(geometry: KVGeometry, rounds: int, cycles: int, staged: bool) -> None:
+    for seed in range(2):
+        with _tier(geometry, 40, 60, seed=seed, cycles=cycles, staged=staged) as (storage, mover):
+            life = Life(storage, mover, TorchCompute(storage, seed, cycles), seed)
+            life.live(rounds)
+            life.check()
+            assert life.done > rounds / 4
+
+
+@pytest.mark.parametrize("geometry", [QWEN3_8B, SMOLLM2, TINY])
+def test_bytes_are_the_same_after_a_thousand_round_trips(geometry: KVGeometry) -> None:
+    source = random.Random(7)
+    with _tier(geometry, 100, 150) as (storage, mover):
+        words = storage.device_bytes.view(torch.int64).view(100, -1)
+        words.random_(-(2**62), 2**62)
+        for trip in range(20):
+            blocks, back = source.sample(range(100), 50), source.sample(range(100), 50)
+            start = source.randrange(100)
+            slots = list(range(start, start + 50)) if trip % 2 else source.sample(range(150), 50)
+            before = words[blocks].clone()
+            _run(mover, [Copy(100 * trip + i, OUT, b, s) for i, (b, s) in enumerate(zip(blocks, slots, strict=True))])
+            kept = words.clone()
+            storage.pool.fill_(float("nan"))
+            poison = words[0].clone()
+            _run(mover, [Copy(100 * trip + 50 + i, IN, b, s) for i, (b, s) in enumerate(zip(back, slots, strict=True))])
+            assert torch.equal(words[back], before)
+            others = [block for block in range(100) if block not in back]
+            assert bool((words[others] == poison).all())
+            words.copy_(kept)
+
+
+def test_pinned_memory_is_what_was_asked_for_and_comes_while_the_device_works() -> None:
+    storage = Storage(QWEN3_8B, 8, 1200, device="cuda", dtype=torch.bfloat16)
+    assert storage.ready_host_blocks == storage.pinned_bytes == 0
+    storage.start_pinning()
+    steps = 0
+    while storage.ready_host_blocks < 1200 and steps < 1_000_000:
+        storage.pool.fill_(1.0)
+        torch.cuda.synchronize()
+        steps += 1
+    assert steps > 10
+    asked = 1200 * QWEN3_8B.block_bytes
+    assert asked <= storage.pinned_bytes <= 1.02 * asked
+    assert all(part.is_pinned() for part in storage.host_runs(0, 1200))
+    storage.close()
+
+
+def test_copies_end_while_compute_goes_on() -> None:
+    """Nothing on the way waits for the whole device."""
+    with _tier(QWEN3_8B, 40, 40) as (storage, mover):
+        mover.submit([Copy(index, OUT, 39 - index, index) for index in range(40)])
+        after = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        torch.cuda._sleep(2_000_000_000)  # type: ignore[no-untyped-call]
+        after.record()
+        while mover.in_flight():
+            mover.wait(WAIT_S)
+            mover.poll()
+        assert not after.query()  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+        assert storage.ready_host_blocks == 40
+
+
+def test_a_pool_that_does_not_fit_names_need_and_free() -> None:
+    with pytest.raises(ConfigError, match=r"2\d{3}\.\d GiB.*has [\d.]+ GiB of [\d.]+ GiB free"):
+        Storage(QWEN3_8B, 1_000_000, 0, device="cuda", dtype=torch.bfloat16)
+
+
+def test_memory_on_the_device_is_pool_and_buffers() -> None:
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    with _tier(SMOLLM2, 400, 60, buffer_blocks=None) as (storage, _):
+        taken = torch.cuda.memory_allocated() - before
+        assert taken == pytest.approx(
+            storage.device_bytes.numel() + staging_bytes(SMOLLM2.block_bytes, storage.device_bytes.numel()), rel=0.01
+        )
+
+
+def test_a_real_device_can_be_calibrated_and_planned_for() -> None:
+    found = calibrate("cuda")
+    assert found.pinned
+    assert found.platform.startswith(("CUDA", "ROCm"))
+    assert found.both_bytes_per_s > 1.2 * min(found.out_bytes_per_s, found.in_bytes_per_s)
+    pools = plan_pools(QWEN3_8B, 0, "cuda", None, 1 << 30, 8192, 8)
+    assert pools.host_blocks == 455
+    assert pools.device_bytes < found.free_bytes

@@ -1,0 +1,398 @@
+"""The stream mover over streams that are threads: every clause of the contract, whatever is slow."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvtrace.engine.errors import EngineStopped
+from kvtrace.engine.geometry import KVGeometry
+from kvtrace.engine.storage import Storage
+from kvtrace.engine.swap.contract import Copy, CopyDone, Direction
+from kvtrace.engine.swap.runs import conflict_free, cut, flat_runs, slot_runs
+from kvtrace.engine.swap.stream import StreamMover
+from kvtrace.engine.swap.transport import StreamTransport
+
+from .swap_support import WAIT_S, Life, ThreadCompute, ThreadEvent, ThreadStreams, fill_host, host_values
+
+GEOMETRY = KVGeometry(layers=1, kv_heads=1, head_dim=2, element_bytes=4)
+BLOCK = GEOMETRY.block_bytes
+BLOCKS = 24
+OUT, IN = Direction.OUT, Direction.IN
+
+
+class Bench:
+    """A storage of numbered blocks and slots, its mover, and the streams below."""
+
+    def __init__(self, streams: ThreadStreams, mover: StreamMover, storage: Storage) -> None:
+        self.streams, self.mover, self.storage = streams, mover, storage
+        self.compute = ThreadCompute(storage, streams.compute)
+        for index in range(BLOCKS):
+            storage.device_run(index).view(torch.int32).fill_(index)
+            fill_host(storage, index, 100 + index)
+
+    def device(self, block: int) -> set[int]:
+        return set(self.storage.device_run(block).view(torch.int32).tolist())
+
+    def host(self, slot: int) -> set[int]:
+        return host_values(self.storage, slot)
+
+    def until_queued(self, blocks: int) -> None:
+        """Wait until so many blocks have been given to the device."""
+        until = time.monotonic() + WAIT_S
+        while sum(map(sum, self.streams.calls)) < blocks * BLOCK:
+            assert time.monotonic() < until, "nothing is queued"
+            time.sleep(0.001)
+
+    def drain(self) -> list[CopyDone]:
+        done: list[CopyDone] = []
+        until = time.monotonic() + WAIT_S
+        while self.mover.in_flight():
+            assert time.monotonic() < until, "copies are stuck"
+            self.mover.wait(WAIT_S)
+            done += self.mover.poll()
+        return done
+
+
+@contextmanager
+def bench(
+    streams: ThreadStreams | None = None,
+    *,
+    staged: bool = True,
+    piece_blocks: int = 4,
+    buffer_blocks: int = 2,
+    in_flight_blocks: int = 8,
+    chunk_bytes: int = 256,
+) -> Iterator[Bench]:
+    streams = streams or ThreadStreams()
+    storage = Storage(GEOMETRY, BLOCKS, BLOCKS, host_chunk_bytes=chunk_bytes)
+    transport = StreamTransport(
+        storage, streams, piece_bytes=piece_blocks * BLOCK, buffer_blocks=buffer_blocks, staged=staged
+    )
+    mover = StreamMover(transport, in_flight_bytes=in_flight_blocks * BLOCK)
+    try:
+        yield Bench(streams, mover, storage)
+    finally:
+        for stream in (streams.compute, *streams.made):
+            stream.gate.set()
+        mover.close()
+
+
+def _copies(*steps: tuple[Direction, int, int], first: int = 0) -> list[Copy]:
+    return [Copy(first + index, *step) for index, step in enumerate(steps)]
+
+
+@pytest.mark.parametrize("staged", [True, False])
+@given(
+    seed=st.integers(0, 10_000),
+    delay_ms=st.sampled_from([0.0, 0.2, 1.0]),
+    piece=st.integers(1, 9),
+    buffer=st.integers(1, 5),
+)
+@settings(max_examples=15, deadline=None)
+def test_blocks_survive_any_interleaving_of_slow_streams(
+    staged: bool, seed: int, delay_ms: float, piece: int, buffer: int
+) -> None:
+    with bench(ThreadStreams(delay_ms / 1e3, seed), staged=staged, piece_blocks=piece, buffer_blocks=buffer) as it:
+        life = Life(it.storage, it.mover, it.compute, seed)
+        life.live(120)
+        life.check()
+        assert life.done > 0
+
+
+@given(
+    batches=st.lists(
+        st.lists(st.tuples(st.sampled_from(Direction), st.integers(0, 7), st.integers(0, 7)), min_size=1, max_size=12),
+        max_size=4,
+    ),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=40, deadline=None)
+def test_copies_of_the_same_block_or_slot_keep_their_order(
+    batches: list[list[tuple[Direction, int, int]]], seed: int
+) -> None:
+    with bench(ThreadStreams(0.0003, seed)) as it:
+        device, host = list(range(BLOCKS)), list(range(100, 100 + BLOCKS))
+        submitted: list[Copy] = []
+        for batch in batches:
+            copies = _copies(*batch, first=len(submitted))
+            for copy in copies:
+                if copy.direction is OUT:
+                    host[copy.host_slot] = device[copy.device_block]
+                else:
+                    device[copy.device_block] = host[copy.host_slot]
+            it.mover.submit(copies)
+            submitted += copies
+        done = it.drain()
+        assert sorted(entry.copy.id for entry in done) == [copy.id for copy in submitted]
+        assert [it.device(block) for block in range(BLOCKS)] == [{value} for value in device]
+        assert [it.host(slot) for slot in range(BLOCKS)] == [{value} for value in host]
+
+
+@pytest.mark.parametrize("blocks", [[3], [3, 4, 5, 6], [3, 9, 5, 20]])
+def test_a_copy_out_starts_after_the_compute_that_wrote_its_block(blocks: list[int]) -> None:
+    with bench() as it:
+        it.streams.compute.gate.clear()
+        for block in blocks:
+            it.compute.write(block, 77)
+        it.mover.submit([Copy(index, OUT, block, 10 + index) for index, block in enumerate(blocks)])
+        it.mover.wait(0.05)
+        assert it.mover.poll() == []
+        it.streams.compute.gate.set()
+        it.drain()
+        assert [it.host(10 + index) for index in range(len(blocks))] == [{77}] * len(blocks)
+
+
+@pytest.mark.parametrize("blocks", [[3], [3, 4, 5, 6], [3, 9, 5, 20]])
+def test_a_copy_in_starts_after_the_last_reader_of_its_target(blocks: list[int]) -> None:
+    with bench() as it:
+        it.streams.compute.gate.clear()
+        reads = [it.compute.read(block) for block in blocks]
+        it.mover.submit([Copy(index, IN, block, 10 + index) for index, block in enumerate(blocks)])
+        it.mover.wait(0.05)
+        assert it.mover.poll() == []
+        it.streams.compute.gate.set()
+        it.drain()
+        assert [read() for read in reads] == [{block} for block in blocks]
+        assert [it.device(block) for block in blocks] == [{110 + index} for index in range(len(blocks))]
+
+
+@pytest.mark.parametrize("direction", list(Direction))
+def test_no_end_is_told_before_the_last_byte_arrived(direction: Direction) -> None:
+    with bench() as it:
+        for stream in it.streams.made:
+            stream.gate.clear()
+        it.mover.submit(_copies((direction, 2, 5), (direction, 7, 6)))
+        it.mover.wait(0.05)
+        assert it.mover.poll() == []
+        assert it.mover.in_flight() == 2
+        for stream in it.streams.made:
+            stream.gate.set()
+        assert len(it.drain()) == 2
+        assert it.mover.in_flight() == 0
+
+
+@pytest.mark.parametrize("stream", range(4))
+@pytest.mark.parametrize("direction", list(Direction))
+def test_a_buffer_is_not_filled_again_before_it_was_emptied(direction: Direction, stream: int) -> None:
+    """One of the four streams stands still while the others go as far as they may."""
+    with bench(piece_blocks=2, in_flight_blocks=BLOCKS) as it:
+        it.streams.made[stream].gate.clear()
+        blocks = [(5 * index) % 12 for index in range(12)]
+        it.mover.submit([Copy(index, direction, block, 4 + index) for index, block in enumerate(blocks)])
+        it.mover.wait(0.05)
+        time.sleep(0.02)
+        it.streams.made[stream].gate.set()
+        it.drain()
+        if direction is OUT:
+            assert [it.host(4 + index) for index in range(12)] == [{block} for block in blocks]
+        else:
+            assert [it.device(block) for block in blocks] == [{104 + index} for index in range(12)]
+
+
+def test_scattered_blocks_cross_the_link_as_one_copy_and_contiguous_ones_without_a_detour() -> None:
+    with bench(piece_blocks=6, buffer_blocks=6, chunk_bytes=1 << 20) as it:
+        it.mover.submit([Copy(index, OUT, block, 4 + index) for index, block in enumerate((9, 2, 17, 5, 11, 20))])
+        it.drain()
+        assert it.streams.calls == [[BLOCK] * 6, [6 * BLOCK]]  # gather, link
+        it.streams.calls.clear()
+        it.mover.submit([Copy(10 + index, IN, 6 + index, 4 + index) for index in range(6)])
+        it.drain()
+        assert it.streams.calls == [[6 * BLOCK]]
+        assert [it.device(6 + index) for index in range(6)] == [{9}, {2}, {17}, {5}, {11}, {20}]
+        it.streams.calls.clear()
+        it.mover.submit([Copy(20 + index, OUT, index, 20 - 3 * index) for index in range(4)])
+        it.drain()
+        assert it.streams.calls == [[BLOCK] * 4]
+
+
+def test_slots_handed_out_backwards_are_one_run_all_the_same() -> None:
+    with bench(piece_blocks=8, chunk_bytes=1 << 20) as it:
+        it.mover.submit([Copy(index, OUT, 10 - index, 17 - index) for index in range(8)])
+        it.drain()
+        assert it.streams.calls == [[8 * BLOCK]]
+        assert [it.host(10 + index) for index in range(8)] == [{3 + index} for index in range(8)]
+
+
+def test_only_so_much_is_on_the_device_at_once() -> None:
+    with bench(piece_blocks=2, in_flight_blocks=4, staged=False) as it:
+        for stream in it.streams.made:
+            stream.gate.clear()
+        it.mover.submit([Copy(index, OUT, index, index) for index in range(20)])
+        it.until_queued(4)
+        it.mover.wait(0.05)
+        assert 4 * BLOCK <= sum(map(sum, it.streams.calls)) < 6 * BLOCK
+        for stream in it.streams.made:
+            stream.gate.set()
+        assert len(it.drain()) == 20
+
+
+def test_a_short_batch_overtakes_a_long_one_and_the_long_one_is_not_starved() -> None:
+    with bench(piece_blocks=1, in_flight_blocks=1) as it:
+        for stream in it.streams.made:
+            stream.gate.clear()
+        it.mover.submit([Copy(index, OUT, index, index) for index in range(12)])
+        it.until_queued(1)
+        for number in range(8):
+            it.mover.submit([Copy(100 + number, OUT, 12 + number, 12 + number)])
+        it.compute.synchronize()
+        for stream in it.streams.made:
+            stream.gate.set()
+        order = [entry.copy.id for entry in it.drain()]
+        assert order.index(100) < order.index(1)
+        assert order.index(2) < order.index(107)
+
+
+def test_what_is_computed_goes_before_what_still_waits_for_compute() -> None:
+    with bench(piece_blocks=1, in_flight_blocks=1) as it:
+        for stream in it.streams.made:
+            stream.gate.clear()
+        it.mover.submit([Copy(index, OUT, index, index) for index in range(4)])
+        it.until_queued(1)
+        it.compute.synchronize()
+        it.streams.compute.gate.clear()
+        it.compute.write(9, 99)
+        it.mover.submit([Copy(50, OUT, 9, 9)])
+        for stream in it.streams.made:
+            stream.gate.set()
+        done: list[CopyDone] = []
+        while len(done) < 4:
+            it.mover.wait(WAIT_S)
+            done += it.mover.poll()
+        assert {entry.copy.id for entry in done} == {0, 1, 2, 3}
+        it.streams.compute.gate.set()
+        it.drain()
+        assert it.host(9) == {99}
+
+
+def test_a_failed_copy_names_its_error_and_spares_its_neighbours() -> None:
+    with bench(chunk_bytes=1 << 20) as it:
+        bad = it.storage.device_run(5).data_ptr()
+
+        def fail(targets: list[torch.Tensor]) -> None:
+            if any(target.data_ptr() <= bad < target.data_ptr() + target.nbytes for target in targets):
+                raise RuntimeError("bad block")
+
+        it.streams.fail = fail
+        it.mover.submit(_copies((IN, 9, 1), (IN, 5, 2), (IN, 7, 3)))
+        errors = {entry.copy.device_block: entry.error for entry in it.drain()}
+        assert errors == {9: None, 5: "RuntimeError: bad block", 7: None}
+        assert [it.device(block) for block in (9, 5, 7)] == [{101}, {5}, {103}]
+
+
+def test_a_device_that_fails_later_fails_the_copies_that_were_on_it() -> None:
+    with bench() as it:
+        for stream in it.streams.made:
+            stream.gate.clear()
+        it.mover.submit(_copies((OUT, 1, 1), (OUT, 2, 2)))
+        it.until_queued(2)
+        for event in it.streams.events:
+            event.broken = True
+        done: list[CopyDone] = []
+        until = time.monotonic() + WAIT_S
+        while len(done) < 2 and time.monotonic() < until:
+            done += it.mover.poll()
+        assert [entry.error for entry in done] == ["RuntimeError: the device is gone"] * 2
+        assert it.mover.in_flight() == 0
+
+
+def test_copies_for_a_device_that_has_failed_end_with_an_error_and_nobody_waits_for_them() -> None:
+    with bench() as it:
+        it.mover.submit(_copies((OUT, 1, 1)))
+        it.drain()
+        real = it.streams.event
+
+        def broken(*, timed: bool = False) -> ThreadEvent:
+            event = real(timed=timed)
+            event.broken = True
+            return event
+
+        it.streams.event = broken  # type: ignore[method-assign]
+        it.mover.submit(_copies((OUT, 1, 1), (IN, 2, 2), first=10))
+        assert {entry.error for entry in it.drain()} == {"RuntimeError: the device is gone"}
+
+
+def test_times_add_up_to_what_the_device_took() -> None:
+    with bench(ThreadStreams(0.002, 3)) as it:
+        it.mover.submit([Copy(index, OUT, index, index) for index in range(4)])
+        done = it.drain()
+    assert all(entry.started_ns <= entry.ended_ns for entry in done)
+    assert [entry.started_ns for entry in done[1:]] == [entry.ended_ns for entry in done[:-1]]
+
+
+def test_wait_returns_at_once_when_nothing_is_in_flight() -> None:
+    with bench() as it:
+        waiter = threading.Thread(target=it.mover.wait, args=(WAIT_S,))
+        waiter.start()
+        waiter.join(WAIT_S / 2)
+        assert not waiter.is_alive()
+
+
+def test_close_finishes_what_was_submitted() -> None:
+    with bench(ThreadStreams(0.001, 1)) as it:
+        it.mover.submit(_copies((OUT, 0, 7), (OUT, 3, 1), (IN, 5, 7), (OUT, 5, 9)))
+        it.mover.close()
+        assert sorted(entry.copy.id for entry in it.mover.poll()) == [0, 1, 2, 3]
+        assert it.host(9) == {0}
+        with pytest.raises(EngineStopped, match="closed"):
+            it.mover.submit(_copies((OUT, 0, 0)))
+        it.mover.close()
+
+
+def test_listener_is_told_after_copies_ended() -> None:
+    told = threading.Event()
+    storage = Storage(GEOMETRY, 2, 2)
+    mover = StreamMover(StreamTransport(storage, ThreadStreams()), on_done=told.set)
+    mover.submit(_copies((OUT, 0, 0)))
+    assert told.wait(WAIT_S)
+    mover.close()
+    assert len(mover.poll()) == 1
+
+
+steps = st.lists(st.tuples(st.sampled_from(Direction), st.integers(0, 9), st.integers(0, 9)), max_size=30)
+
+
+@given(steps)
+def test_groups_hold_no_conflict_and_keep_the_order_of_conflicting_copies(
+    batch: list[tuple[Direction, int, int]],
+) -> None:
+    copies = _copies(*batch)
+    groups = conflict_free(copies)
+    assert sorted(copy.id for group in groups for copy in group) == [copy.id for copy in copies]
+    place = {copy.id: index for index, group in enumerate(groups) for copy in group}
+    for group in groups:
+        assert len({copy.direction for copy in group}) == 1
+        assert len({copy.device_block for copy in group}) == len({copy.host_slot for copy in group}) == len(group)
+    for index, before in enumerate(copies):
+        for after in copies[index + 1 :]:
+            if before.device_block == after.device_block or before.host_slot == after.host_slot:
+                assert place[before.id] < place[after.id]
+
+
+@given(st.permutations(range(12)), st.permutations(range(12)), st.integers(0, 12))
+def test_runs_cover_every_copy_once(blocks: list[int], slots: list[int], count: int) -> None:
+    copies = sorted(
+        (Copy(index, OUT, blocks[index], slots[index]) for index in range(count)), key=lambda c: c.host_slot
+    )
+    runs = slot_runs(copies)
+    assert [slot + k for slot, length in runs for k in range(length)] == sorted(slots[:count])
+    assert all(after > before + length for (before, length), (after, _) in itertools.pairwise(runs))
+    flat = flat_runs(copies)
+    covered = [(first.device_block + k, first.host_slot + k) for first, length in flat for k in range(length)]
+    assert covered == [(copy.device_block, copy.host_slot) for copy in copies]
+
+
+@given(st.permutations(range(40)), st.integers(0, 40), st.integers(1, 12))
+def test_pieces_cover_every_copy_once_in_the_order_of_slots(slots: list[int], count: int, most: int) -> None:
+    pieces = cut([Copy(index, IN, index, slots[index]) for index in range(count)], most)
+    assert [copy.host_slot for piece in pieces for copy in piece] == sorted(slots[:count])
+    assert all(0 < len(piece) <= most for piece in pieces)
+    assert len(pieces) <= count // most + 5
