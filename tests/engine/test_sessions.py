@@ -5,7 +5,7 @@ import pytest
 from kvtrace.engine import sessions as module
 from kvtrace.engine.policy import Moment
 from kvtrace.engine.records import AgentState
-from kvtrace.engine.sessions import Sessions, Transition
+from kvtrace.engine.sessions import CallKey, Session, Sessions, Transition
 from kvtrace.tracer.signals import ToolEnded, ToolStarted
 
 TTL = 1000
@@ -260,9 +260,14 @@ def test_call_that_only_a_request_ended_is_learned_too_and_an_expired_one_is_not
 def test_spans_that_never_end_do_not_make_further_ones_dearer(monkeypatch: pytest.MonkeyPatch) -> None:
     known = sessions()
     known.turn_ended("a", {"x": "grep", "y": "grep"}, 105)
-    forgotten: list[object] = []
+    forgotten: list[CallKey] = []
     forget = Sessions._forget
-    monkeypatch.setattr(Sessions, "_forget", lambda self, *of: (forgotten.append(of), forget(self, *of)))
+
+    def noting(self: Sessions, session: Session, key: CallKey) -> None:
+        forgotten.append(key)
+        forget(self, session, key)
+
+    monkeypatch.setattr(Sessions, "_forget", noting)
     for number in range(1000):
         known.apply(start(str(number), 110 + number), 110 + number)
     assert len(forgotten) == 2  # the announced calls: no other is looked at

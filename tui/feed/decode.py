@@ -31,6 +31,7 @@ Record = TypeVar("Record")
 
 _EMPTY: Final[dict[Any, Any]] = {int: 0, float: 0.0, str: ""}
 _DEFAULT: Final = object()
+_MOST: Final = 2**64
 
 
 def sample_from(document: object, where: str) -> Sample:
@@ -68,7 +69,7 @@ def _agents(items: list[Any]) -> Iterator[AgentRecord]:
     for item in items:
         spent = item.get("state_seconds")
         known = (
-            {key: value for key, value in spent.items() if isinstance(value, int | float)}
+            {key: value for key, value in spent.items() if isinstance(value, int | float) and abs(value) < _MOST}
             if isinstance(spent, dict)
             else {}
         )
@@ -108,7 +109,8 @@ def _record(record_type: type[Record], values: Mapping[str, Any], **made: Any) -
             if empty is not _DEFAULT:
                 taken[name] = empty
             continue
-        if not isinstance(value, kinds):
+        # The largest of the figures are instants in ns, the widest 64 bits; nobody can calculate with more.
+        if not isinstance(value, kinds) or (isinstance(value, int | float) and not abs(value) < _MOST):
             raise TypeError(f"{name} is {printable(str(value))[:40]!r}")
         taken[name] = printable(value) if isinstance(value, str) else value
     return record_type(**taken)

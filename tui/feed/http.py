@@ -93,7 +93,7 @@ class HttpFeed:
                 raise FeedError(_why(again)) from again
         try:
             document = json.loads(body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise FeedError(f"{self.where} answered with something that is not JSON") from error
         return [sample_from(document, self.where)]
 
@@ -157,7 +157,7 @@ def _phase(body: bytes) -> str | None:
     """What a server that still loads says it is doing."""
     try:
         told = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     error = told.get("error") if isinstance(told, dict) else None
     message = error.get("message") if isinstance(error, dict) else None

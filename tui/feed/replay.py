@@ -140,7 +140,7 @@ def read_recording(path: Path) -> list[Sample] | None:
 def _parse(line: bytes) -> object:
     try:
         return json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

@@ -101,5 +101,5 @@ def test_the_servers_own_pages_may_ask(locked: Running) -> None:
 def test_a_key_may_end_in_any_character(tiny_folder: Callable[[str], Path]) -> None:
     key = "voil\u00e0"  # whose last byte is a white space of Latin-1
     with running(replace(tiny_settings(tiny_folder("llama")), api_key=key)) as server:
-        response = server.http.get("/v1/models", headers={"Authorization": f"Bearer {key}".encode()})  # type: ignore[dict-item]
+        response = server.http.get("/v1/models", headers={b"Authorization": f"Bearer {key}".encode()})
     assert response.status_code == 200

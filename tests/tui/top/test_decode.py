@@ -52,6 +52,14 @@ def test_what_is_no_snapshot_is_refused_with_the_place(document: object) -> None
         sample_from(document, "here")
 
 
+@pytest.mark.parametrize("number", [1e308, -1e308, float("nan"), float("inf"), 10**30])
+def test_numbers_beyond_calculation_are_refused(number: float) -> None:
+    document = _document()
+    document["agents"][0]["since_s"] = number
+    with pytest.raises(FeedError, match="since_s is"):
+        sample_from(document, "here")
+
+
 def test_nothing_that_a_terminal_obeys_gets_through() -> None:
     document = _document()
     document["agents"][0]["agent"] = "a\x1b]0;owned\x07\n\u202e"

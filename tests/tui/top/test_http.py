@@ -46,6 +46,7 @@ def test_server_killed_and_started_again_is_met_again(state_server: StateServer)
         (503, json.dumps({"error": {"message": "still loading weights"}}).encode(), r"\d: still loading weights"),
         (503, b"<html>", "not ready"),
         (200, b"<html>", "not JSON"),
+        (200, b"[" * 100_000, "not JSON"),
         (200, b"{}", "check the address"),
     ],
 )
