@@ -56,7 +56,9 @@ def main() -> None:
             f"worst {gap.worst_ms:.2f} ms  p99 ÷ resident {gap.p99_times_resident:.3f}"
         )
     print(
-        f"{exact.differing_tokens} of {exact.tokens:,} tokens differ over {exact.parks:,} parks; mirrored when a tool starts "
+        f"{exact.differing_tokens} of {exact.tokens:,} tokens differ over {exact.parks:,} parks ({exact.differing_again} without "
+        f"any); {exact.differing_steps} of {exact.steps:,} steps had other chunks; {exact.differing_bytes} bytes of KV differ "
+        f"after a round trip; mirrored when a tool starts "
         f"{exact.mirrored_mean:.3f} (worst {exact.mirrored_worst:.3f}); reclaimable after p50 {exact.reclaimable_p50_ms:.2f}, "
         f"p99 {exact.reclaimable_p99_ms:.2f} ms"
     )

@@ -8,6 +8,7 @@ and copies that touch it start after everything launched before them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
@@ -48,7 +49,10 @@ class _Flight:
 
 
 class Forward:
-    """Builds chunks for the requests that can run, runs them, and enters what was computed."""
+    """Builds chunks for the requests that can run, runs them, and enters what was computed.
+
+    ``on_launch`` hears of every step that was launched.
+    """
 
     def __init__(
         self,
@@ -71,6 +75,7 @@ class Forward:
         self._sessions = sessions
         self._past = past
         self._tally = tally
+        self.on_launch: Callable[[Seq[Chunk]], None] = lambda chunks: None
         self._flight: _Flight | None = None
         self._read_ns = 0
 
@@ -136,6 +141,7 @@ class Forward:
         for chunk in chunks:
             self._requests.running[chunk.sequence_id].launched = chunk.start + len(chunk.tokens)
         self._tally.steps += 1
+        self.on_launch(chunks)
         return _Flight(tuple(chunks), pending, started_ns), None
 
     def _read(self, flight: _Flight) -> Outcome:

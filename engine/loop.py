@@ -8,6 +8,7 @@ the copies of what was filled. Not thread-safe: one thread makes all calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +16,7 @@ from kvtrace.tracer.clock import Clock
 from kvtrace.tracer.signals import Signal
 
 from . import state
-from .batch import Runner
+from .batch import Chunk, Runner
 from .config import EngineConfig
 from .errors import QueueFull, RequestRefused
 from .events import EventLog
@@ -35,6 +36,9 @@ from .sequence import Sampling, Sequence, SequenceStatus
 from .sessions import Sessions, Transition
 from .swap.contract import Direction, Mover
 from .tiers import TieredCache
+
+_GROWS_NS: Final = 2_000_000_000
+"""A host tier of which no further slot has come for so long does not grow any more."""
 
 _WAIT_S: Final = 0.05
 """Longest wait for a copy when nothing can run: new requests and signals are looked at that often."""
@@ -70,6 +74,7 @@ class EngineCore:
         tally = Tally()
         self._host_slots, self._ready = slots, info.ready_host_blocks or (lambda: slots)
         self.cache = TieredCache(config.device_blocks, min(slots, self._ready()), geometry.block_tokens)
+        self.cache.placement.host_grows = len(self.cache.placement.host.slots) < slots
         link = LinkMeter()
         self.sessions = Sessions(int(config.signal_ttl_s * 1e9), forecasts=Forecasts.load(config.forecast))
         self.events = EventLog(listener)
@@ -85,6 +90,7 @@ class EngineCore:
         self._mover, self._clock = mover, clock
         self._past, self._tally, self._link = past, tally, link
         self._next_id = 0
+        self._grown_ns = clock.unix_ns()
         self._step_copies = max(1, config.step_copy_bytes // geometry.block_bytes)
         self._ration = dict.fromkeys(Direction, self._step_copies)
         self.cache.placement.flush = self._submit_copies
@@ -167,6 +173,10 @@ class EngineCore:
         self._parking.report_losses(self._clock.unix_ns())
         return StepResult(outcome.tokens, tuple(outcome.finished), progressed)
 
+    def watch_steps(self, watch: Callable[[Seq[Chunk]], None]) -> None:
+        """Have ``watch`` called with the chunks of every step that is launched from now on."""
+        self._forward.on_launch = watch
+
     def settle(self) -> None:
         """Wait until no copy is left, without computing anything: a run by steps can then go on with equal batches."""
         while self._mover.in_flight() or self.cache.placement.outbox:
@@ -231,11 +241,23 @@ class EngineCore:
         if copies:
             self._mover.submit(copies)
 
+    def _open_host(self) -> None:
+        """Use the host slots whose memory has come meanwhile, first of all for what had found none."""
+        placement = self.cache.placement
+        before = len(placement.host.slots)
+        if before < self._host_slots:
+            placement.host.open(min(self._host_slots, self._ready()))
+            now = self._clock.unix_ns()
+            if len(placement.host.slots) > before:
+                self._grown_ns = now
+                self.cache.park_again()
+            # Memory that has not come for so long may never come: nobody waits for it any more.
+            growing = now - self._grown_ns < _GROWS_NS
+            placement.host_grows = growing and len(placement.host.slots) < self._host_slots
+
     def _collect(self) -> bool:
         """Take the copies that ended off the books; requests that waited for their last one may run."""
-        host = self.cache.placement.host
-        if len(host.slots) < self._host_slots:
-            host.open(min(self._host_slots, self._ready()))
+        self._open_host()
         done = self._mover.poll()
         now = self._clock.unix_ns()
         for one in done:

@@ -35,7 +35,7 @@ class Placement:
     ``moved`` hears of every piece that comes to a tier or leaves one.
 
     ``outbox`` collects copies to submit, ``losses`` counts blocks by (``RECLAIM`` or ``DROP``, agent) until the loop
-    takes them, ``dropped`` counts all dropped blocks.
+    takes them, ``dropped`` counts all dropped blocks. ``host_grows``: more host slots are still to come.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Placement:
         self.flush: Callable[[], None] = lambda: None
         self.losses: Counter[tuple[EventKind, str]] = Counter()
         self.dropped = 0
+        self.host_grows = False
         self.kept = kept
         self.eviction = HostEviction(self.device, self.host, kept, version)
         self._moved = moved
@@ -71,15 +72,16 @@ class Placement:
         copy = self.host.slots[piece.host].copy
         return copy is None or copy.direction is Direction.IN
 
-    def allocate(self, count: int, spare: Set[int] = _NONE) -> list[int] | None:
+    def allocate(self, count: int, spare: Set[int] = _NONE, *, patient: bool = False) -> list[int] | None:
         """``count`` blocks with one reference each, or ``None`` while they are not there.
 
         Empties blocks from the head of the reclaim queue as needed; a block without a host copy is copied out
-        first, so that the call may have to be repeated when that is done. Host slots in ``spare`` are not evicted.
+        first, so that the call may have to be repeated when that is done. Host slots in ``spare`` are not evicted. Who is
+        ``patient`` waits for the slots of a host that grows, where blocks would have to be dropped otherwise.
         """
         if count > self.available:
             return None
-        self._reclaim(count - len(self.device.free) - self.device.leaving, spare)
+        self._reclaim(count - len(self.device.free) - self.device.leaving, spare, patient)
         if len(self.device.free) < count:
             for number in self.device.busy:
                 block = self.device.blocks[number]
@@ -160,19 +162,29 @@ class Placement:
         self._settle_host(slot)
         return copy
 
-    def _reclaim(self, short: int, spare: Set[int]) -> None:
-        for _ in range(min(max(short, 0), len(self.device.queue))):
-            number = next(iter(self.device.queue))
+    def _reclaim(self, short: int, spare: Set[int], patient: bool) -> None:
+        """Empty ``short`` blocks of the queue, its head first; while the host grows, rather others than to drop one."""
+        left = min(max(short, 0), len(self.device.queue))
+        passed = []
+        for number in list(self.device.queue) if left else ():
+            if not left:
+                return
             piece = self.device.blocks[number].piece
             assert piece is not None
             if self.mirrored(piece):
                 self.losses[EventKind.RECLAIM, piece.agent] += 1
                 self.leave_device(piece)
-            elif self.start_out(piece, must=True, spare=spare, urgent=True) is not None:
+            elif self.start_out(piece, must=not self.host_grows, spare=spare, urgent=True) is not None:
                 self.losses[EventKind.RECLAIM, piece.agent] += 1
                 self.device.blocks[number].leaving = True
+            elif self.host_grows:
+                passed.append(piece)
+                continue
             else:
                 self.leave_device(piece)
+            left -= 1
+        for piece in passed[:left] if not patient else ():
+            self.leave_device(piece)
 
     def _host_slot(self, wanted: Piece, must: bool, spare: Set[int]) -> int | None:
         if not self.host.free:

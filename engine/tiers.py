@@ -74,7 +74,7 @@ class TieredCache:
             self.placement.device.take(number)
         # The host's only copies of what is about to come in must not be evicted to make room for it.
         spare = {piece.host for piece in match.found if piece.device is None and piece.host is not None}
-        fresh = self.placement.allocate(blocks - len(resident), spare)
+        fresh = self.placement.allocate(blocks - len(resident), spare, patient=True)
         if fresh is None:
             for number in reversed(resident):
                 self.placement.device.drop(number)
@@ -173,10 +173,21 @@ class TieredCache:
             self.placement.start_out(piece, must=False)
 
     def park(self, agent: str) -> list[int]:
-        """Copy out what the host lacks of ``agent``'s context, tail included; the ids of its copies out in flight."""
+        """Copy out what the host lacks of ``agent``'s context, tail included; the ids of its copies out in flight.
+
+        While the host grows, only as far as it has room: its slots will come, and a copy pushed out now is made again.
+        """
         for piece in self._context(agent):
-            self.placement.start_out(piece, must=True)
+            self.placement.start_out(piece, must=not self.placement.host_grows)
         return self.copies_out(agent)
+
+    def park_again(self) -> None:
+        """The host has more room: copy out what it lacked room for of those who wait."""
+        for owner, holding in self.claims.holdings.items():
+            if holding.phase is Phase.WAITING:
+                residency = self.residency(owner)
+                if residency.host_blocks < residency.blocks and isinstance(owner, str):
+                    self.park(owner)
 
     def copies_out(self, agent: str) -> list[int]:
         """Ids of the copies out of ``agent``'s context that are in flight."""
@@ -264,6 +275,10 @@ class TieredCache:
             if piece is not None and piece.host in ready and piece.host not in spare and not self.claims.hot(piece):
                 return piece
         return None
+
+    def pieces(self, owner: Owner) -> list[Piece]:
+        """The pieces of ``owner``'s last context that either tier still has, in order."""
+        return list(self._context(owner))
 
     def context_tokens(self, owner: Owner) -> int:
         """Length of ``owner``'s last context, as far as it had KV."""

@@ -11,14 +11,19 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Final
+
+import torch
+from torch import Tensor
 
 from kvtrace.tracer.clock import SYSTEM_CLOCK
 from kvtrace.tracer.signals import ToolEnded, ToolStarted
 
+from ..batch import Chunk
 from ..build import CoreParts, build_core
 from ..config import EngineConfig, PolicyMode
 from ..errors import EngineError
@@ -26,6 +31,9 @@ from ..model import LoadedModel
 from ..process import own_process
 from ..records import EngineEvent, EventKind
 from ..sequence import Sampling, Sequence
+
+Plan = tuple[tuple[int, int, int, bool], ...]
+"""A step: of each chunk the request, its first position, its length, and whether it sampled."""
 
 WAYS: Final = ("resident", "demand", "prefetched")
 _STREAM: Final = 1 << 20  # more output than any stream of a measurement gets to
@@ -54,6 +62,7 @@ class ParkingSetup:
     parks: int
     step_tokens: int
     limit_tokens: int
+    pipelined: bool | None = None
 
 
 GPU_SETUP: Final = ParkingSetup(55_000, 45_000, 8, 1000, 6900, 100, 16, 1.0, 8.0, 8, 1000, 2048, 12_288)
@@ -78,6 +87,9 @@ class GapResult:
 class ExactResult:
     """Tokens of the agents that parked ``parks`` times, held against those of agents that never did.
 
+    ``differing_bytes``: of the KV after a round trip, held against before. ``differing_steps``: how many of ``steps`` had
+    other chunks in the other run; only where none has can tokens be held against each other in 16 bit.
+    ``differing_again``: tokens that differ between two runs that never parked, which is what the kernels do by themselves.
     ``mirrored``: share of an agent's blocks that the host had when its tool started. ``reclaimable_ms``: from the tool's
     start to the end of the last copy out.
     """
@@ -85,6 +97,10 @@ class ExactResult:
     parks: int
     tokens: int
     differing_tokens: int
+    differing_again: int
+    steps: int
+    differing_steps: int
+    differing_bytes: int
     restored_bytes: int
     mirrored_mean: float
     mirrored_worst: float
@@ -110,6 +126,7 @@ def measure_parking(
         step_tokens=setup.step_tokens,
         context_tokens=min(model.context_tokens, setup.limit_tokens),
         policy=PolicyMode.SWAP,
+        pipelined=setup.pipelined,
     )
     events: list[EngineEvent] = []
     on_phase("starting the engine")
@@ -160,6 +177,9 @@ class _Stage:
         self._vocabulary = int(model.model.get_input_embeddings().num_embeddings)
         self._random = random.Random(0)  # noqa: S311 - token ids, no secret
         self._spans = 0
+        self._pool = parts.storage.pool
+        self._saved: dict[str, list[Tensor]] = {}
+        self._differing_bytes = 0
 
     def gaps(self, way: str) -> tuple[int, list[float]]:
         """How often the agent returned, and all gaps between two tokens of one of the others, in seconds."""
@@ -176,6 +196,7 @@ class _Stage:
             core.abort(stream.id)
         while core.has_work():
             core.step()
+        self._clear(["returner", *(f"other-{at}" for at in range(setup.others))])
         return returns, [after - before for times in heard.values() for before, after in pairwise(times)]
 
     def _one_return(self, context: list[int], way: str, heard: dict[int, list[float]], due: float) -> list[int]:
@@ -210,14 +231,18 @@ class _Stage:
         mirrored: list[float] = []
         waits_ms: list[float] = []
         before = self._core.snapshot().link.in_total_bytes
-        parked = self._work("parks", mirrored, waits_ms)
+        parked, plan = self._work("parks", mirrored, waits_ms)
         moved = self._core.snapshot().link.in_total_bytes - before
-        kept = self._work("stays", None, None)
-        pairs = [pair for one, other in zip(parked, kept, strict=True) for pair in zip(one, other, strict=True)]
+        kept, kept_plan = self._work("stays", None, None)
+        again, _ = self._work("stays again", None, None)
         return ExactResult(
             parks=len(mirrored),
-            tokens=len(pairs),
-            differing_tokens=sum(one != other for one, other in pairs),
+            tokens=sum(map(len, kept)),
+            differing_tokens=_differing(parked, kept),
+            differing_again=_differing(kept, again),
+            steps=len(kept_plan),
+            differing_steps=sum(one != other for one, other in zip_longest(plan, kept_plan)),
+            differing_bytes=self._differing_bytes,
             restored_bytes=moved,
             mirrored_mean=statistics.fmean(mirrored),
             mirrored_worst=min(mirrored),
@@ -225,8 +250,10 @@ class _Stage:
             reclaimable_p99_ms=_quantile(waits_ms, 0.99),
         )
 
-    def _work(self, salt: str, mirrored: list[float] | None, waits_ms: list[float] | None) -> list[list[int]]:
-        """The answers of every agent. ``salt`` keeps a run from finding what another one computed."""
+    def _work(
+        self, salt: str, mirrored: list[float] | None, waits_ms: list[float] | None
+    ) -> tuple[list[list[int]], list[Plan]]:
+        """The answers of every agent, and the steps. ``salt`` keeps a run from finding what another one computed."""
         core, setup = self._core, self._setup
         agents = []
         for at in range(setup.agents):
@@ -235,7 +262,10 @@ class _Stage:
             agents.append(_Worker(f"{salt}-{at}", prompt, source))
         by_name = {agent.name: agent for agent in agents}
         turns = -(-setup.parks // setup.agents)
-        for agent in agents:
+        plans: list[Plan] = []
+        first = self._submit(agents[0].name, agents[0].tokens, 4, salt).id
+        core.watch_steps(lambda chunks: plans.append(_plan(chunks, first)))
+        for agent in agents[1:]:
             self._submit(agent.name, agent.tokens, 4, salt)
         step = 0
         while any(agent.turns <= turns for agent in agents):
@@ -251,7 +281,11 @@ class _Stage:
                 if agent.turns <= turns:
                     agent.back_at = step + agent.source.randint(1, 5)
                     self._goes_away(agent, mirrored, waits_ms)
-        return [agent.answers for agent in agents]
+        while core.has_work():
+            core.step()
+        core.watch_steps(lambda chunks: None)
+        self._clear(agent.name for agent in agents)
+        return [agent.answers for agent in agents], plans
 
     def _goes_away(self, agent: _Worker, mirrored: list[float] | None, waits_ms: list[float] | None) -> None:
         core = self._core
@@ -260,13 +294,16 @@ class _Stage:
         self._events.clear()
         started = time.perf_counter()
         agent.span = self._starts(agent.name)
+        # In both runs: a request that came before the copy of its partial block has ended would wait for that, and for
+        # how long is not the same twice.
+        core.settle()
         if mirrored is None or waits_ms is None:
             return
         mirrored.append(there / residency.blocks)
-        core.settle()
         if not any(event.kind is EventKind.PARK and event.agent == agent.name for event in self._events):
             raise EngineError(f"{agent.name} was not parked")
         waits_ms.append((time.perf_counter() - started) * 1e3)
+        self._saved[agent.name] = self._kv(agent.name)
         core.cache.evict(agent.name)
         if core.cache.residency(agent.name).device_blocks:
             raise EngineError(f"the KV of {agent.name} is still on the device")
@@ -274,10 +311,31 @@ class _Stage:
     def _comes_back(self, agent: _Worker, salt: str, *, evicted: bool) -> None:
         assert agent.span is not None
         self._ends(agent.span)
+        # All of it is back before the next step: that has the batch it would have had, had nothing ever left.
+        self._core.settle()
         if evicted:
-            # All of it is back before the next step: that has the batch it would have had, had nothing ever left.
-            self._core.settle()
+            before, after = self._saved.pop(agent.name), self._kv(agent.name)
+            if len(before) != len(after):
+                raise EngineError(f"{len(after)} of the {len(before)} blocks of {agent.name} came back")
+            self._differing_bytes += sum(_differing_bytes(one, other) for one, other in zip(before, after, strict=True))
         self._submit(agent.name, agent.tokens, 4, salt)
+
+    def _clear(self, agents: Iterable[str]) -> None:
+        """Have the device's blocks free again: a prefetch takes none of an agent whose turn is merely over."""
+        names = list(agents)
+        for name in names:
+            self._core.cache.evict(name)
+        self._core.settle()
+        for name in names:
+            self._core.cache.forget(name)
+
+    def _kv(self, agent: str) -> list[Tensor]:
+        """A copy of the agent's KV on the device, block by block, without the rows that a partial block does not use."""
+        return [
+            self._pool[piece.device, ..., : len(piece.tokens) or None, :].clone()
+            for piece in self._core.cache.pieces(agent)
+            if piece.device is not None
+        ]
 
     def _starts(self, agent: str) -> ToolStarted:
         self._spans += 1
@@ -302,6 +360,20 @@ class _Stage:
 
     def _draw(self, count: int) -> list[int]:
         return [self._random.randrange(self._vocabulary) for _ in range(count)]
+
+
+def _plan(chunks: Seq[Chunk], first: int) -> Plan:
+    """What a step computed, whoever asked: which request counted from the ``first``, from where, how much."""
+    return tuple((chunk.sequence_id - first, chunk.start, len(chunk.tokens), chunk.sample) for chunk in chunks)
+
+
+def _differing(ones: list[list[int]], others: list[list[int]]) -> int:
+    pairs = (pair for one, other in zip(ones, others, strict=True) for pair in zip(one, other, strict=True))
+    return sum(one != other for one, other in pairs)
+
+
+def _differing_bytes(one: Tensor, other: Tensor) -> int:
+    return int((one.contiguous().view(torch.uint8) != other.contiguous().view(torch.uint8)).sum())
 
 
 def _gap_result(way: str, returns: int, gaps: list[float], resident: list[float]) -> GapResult:

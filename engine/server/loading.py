@@ -135,6 +135,7 @@ def configure(settings: ServerSettings, model: LoadedModel) -> tuple[EngineConfi
         context_tokens=context,
         queue_requests=settings.queue_requests,
         policy=settings.policy,
+        forecast=settings.forecast,
     )
     return config, pools
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from ..config import PolicyMode
 
 DEFAULT_PORT: Final = 8177
-DEFAULT_POLICY: Final = PolicyMode.AUTO if "AUTO" in PolicyMode.__members__ else PolicyMode.SWAP
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class ServerSettings:
         kv_host_bytes: host memory for parked KV.
         slots: sequences that decode together.
         policy: what happens to a waiting agent's KV.
+        forecast: what `auto` knows of tools at the start: what ``kvtrace report --forecast`` wrote.
         max_agents: most agents in the middle of a turn; a new one beyond is told to come back later.
         context_tokens: longest prompt plus output.
         step_tokens: most tokens one forward step computes.
@@ -47,7 +48,8 @@ class ServerSettings:
     kv_vram_bytes: int | None = None
     kv_host_bytes: int | None = None
     slots: int = 8
-    policy: PolicyMode = DEFAULT_POLICY
+    policy: PolicyMode = PolicyMode.AUTO
+    forecast: Mapping[str, Any] | None = None
     max_agents: int | None = None
     context_tokens: int | None = None
     step_tokens: int | None = None

@@ -171,6 +171,15 @@ def test_an_empty_key_opens_no_door(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "KVTRACE_API_KEY is empty" in str(CliRunner().invoke(cli, ["serve"]).exception)
 
 
+def test_a_forecast_that_is_none_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    forecast = tmp_path / "forecast.json"
+    for text in ("{", '{"tools": 7}'):
+        forecast.write_text(text)
+        done = CliRunner().invoke(cli, ["serve", "--forecast", str(forecast)])
+        assert done.exit_code == 2
+        assert "kvtrace report --forecast FILE" in done.output
+
+
 @pytest.mark.parametrize("name", ["key", "my key", "it's"])
 def test_the_printed_curl_takes_the_key_from_where_the_server_has_it(tmp_path: Path, name: str) -> None:
     file = tmp_path / name

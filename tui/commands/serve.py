@@ -48,7 +48,14 @@ def _named_device(_context: click.Context, _option: click.Parameter, name: str) 
 @click.option(
     "--policy",
     type=click.Choice(["auto", "swap", "eager", "recompute", "keep"]),
-    help="What happens to a waiting agent's KV.  [default: auto]",
+    default="auto",
+    show_default=True,
+    help="What happens to a waiting agent's KV.",
+)
+@click.option(
+    "--forecast",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="How long tools take, from `kvtrace report --forecast FILE`; auto learns it otherwise.",
 )
 @click.option("--max-agents", type=_COUNT, help="Most agents in the middle of a turn.  [default: no limit]")
 @click.option(
@@ -102,7 +109,7 @@ def command(model: str, **options: Any) -> None:
 def _settings(model: str, options: dict[str, Any]) -> ServerSettings:
     from kvtrace.engine.config import PolicyMode
     from kvtrace.engine.errors import ConfigError
-    from kvtrace.engine.server.settings import DEFAULT_POLICY, ServerSettings
+    from kvtrace.engine.server.settings import ServerSettings
 
     try:
         return ServerSettings(
@@ -117,7 +124,8 @@ def _settings(model: str, options: dict[str, Any]) -> ServerSettings:
             kv_vram_bytes=options["kv_vram"],
             kv_host_bytes=options["kv_host"],
             slots=options["slots"],
-            policy=PolicyMode(options["policy"]) if options["policy"] else DEFAULT_POLICY,
+            policy=PolicyMode(options["policy"]),
+            forecast=_forecast(options["forecast"]),
             max_agents=options["max_agents"],
             context_tokens=options["context"],
             step_tokens=options["step_tokens"],
@@ -127,6 +135,17 @@ def _settings(model: str, options: dict[str, Any]) -> ServerSettings:
         )
     except (ConfigError, ValueError) as error:
         raise click.UsageError(str(error)) from error
+
+
+def _forecast(file: Path | None) -> dict[str, Any] | None:
+    """What the file says, refused now rather than when the model is loaded."""
+    from kvtrace.engine.forecast import Forecasts
+
+    if file is None:
+        return None
+    Forecasts.load(file)
+    document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return document
 
 
 def _key(file: Path | None) -> str | None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
+import torch
+
 from kvtrace.engine.bench import parking, returns
 from kvtrace.engine.config import PolicyMode
-from kvtrace.engine.model import LoadedModel
+from kvtrace.engine.model import LoadedModel, load_model
 
 
 @pytest.mark.parametrize("policy", [PolicyMode.SWAP, PolicyMode.AUTO])
@@ -40,7 +43,18 @@ def test_parking_changes_no_token_and_the_link_was_used(tiny_model: Callable[[st
     assert [gap.way for gap in gaps] == ["resident", "demand", "prefetched"]
     assert all(gap.tokens > 0 and gap.p50_ms <= gap.p99_ms <= gap.worst_ms for gap in gaps)
     assert gaps[0].p99_times_resident == 1
-    assert (exact.parks, exact.differing_tokens) == (12, 0)
+    assert (exact.parks, exact.differing_tokens, exact.differing_again) == (12, 0, 0)
+    assert (exact.differing_steps, exact.differing_bytes) == (0, 0)
     assert exact.tokens == 3 * 5 * 4
     assert exact.restored_bytes >= 12 * 6 * model.geometry.block_bytes
     assert 0.5 < exact.mirrored_worst <= exact.mirrored_mean < 1
+
+
+def test_pipelined_16_bit_parks_change_no_token_byte_or_batch(tiny_folder: Callable[[str], Path]) -> None:
+    """In 16 bit a token may depend on who shares its batch: the runs must have equal ones, and then be equal."""
+    model = load_model(tiny_folder("qwen3"), dtype=torch.bfloat16)
+    setup = replace(parking.CPU_SETUP, seconds=0.2, period_s=0.1, parks=40, agents=5, pipelined=True)
+    _, exact = parking.measure_parking(model, setup)
+    assert exact.steps > 40
+    assert (exact.differing_steps, exact.differing_bytes) == (0, 0)
+    assert (exact.differing_tokens, exact.differing_again) == (0, 0)
