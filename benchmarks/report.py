@@ -11,10 +11,8 @@ ways by hand take. CPU seconds stand beside wall clock, since they say more on a
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -23,6 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from machine import describe
 from report_spans import write_spans
 
 HERE: Final = Path(__file__).parent
@@ -167,24 +166,6 @@ def times_as_long(rows: Mapping[str, Mapping[str, Any]], by_hand: str) -> dict[s
     return found
 
 
-def machine() -> dict[str, Any]:
-    """Where this ran, and on what."""
-    packages = ("kvtrace", "duckdb", "msgspec", "pandas")
-    known = {each.metadata["Name"].lower(): each.version for each in importlib.metadata.distributions()}
-    return {
-        "cores": len(os.sched_getaffinity(0)),
-        "processor": _processor(),
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "versions": {name: known.get(name) for name in packages},
-    }
-
-
-def _processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
-
-
 def main() -> None:
     """Measure, print a table, and add what was measured to the results."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -212,7 +193,10 @@ def main() -> None:
             said = ", ".join(f"{against} {value}x" for against, value in times.items() if value is not None)
             print(f"{name}, times as long as {said or 'anything: not measured'}")
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    chosen.out.write_text(json.dumps({"machine": machine(), "sizes": sizes}, indent=2) + "\n", encoding="utf-8")
+    chosen.out.write_text(
+        json.dumps({"machine": describe("kvtrace", "duckdb", "msgspec", "pandas"), "sizes": sizes}, indent=2) + "\n",
+        encoding="utf-8",
+    )
 
 
 if __name__ == "__main__":

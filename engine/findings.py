@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from .blocks import Piece
 
@@ -41,3 +43,13 @@ class Residency:
     device_blocks: int
     host_blocks: int
     kept_tokens: int
+
+    @classmethod
+    def of(cls, pieces: Sequence[Piece], blocks: int, block_tokens: int) -> Self:
+        """Count the ``pieces`` that are left of a context of ``blocks`` blocks."""
+        return cls(
+            blocks,
+            device_blocks=sum(piece.device is not None for piece in pieces),
+            host_blocks=sum(piece.host is not None for piece in pieces),
+            kept_tokens=sum(block_tokens if piece.key is not None else len(piece.tokens) for piece in pieces),
+        )

@@ -247,7 +247,19 @@ class Parking:
                 return None
             session = self._sessions.agents.get(candidate.agent)
             if session is not None and waits(session) and self._cache.residency(candidate.agent).host_blocks:
-                piece = self._cache.last_on_host(candidate.agent, spare)
+                piece = self._last_on_host(candidate.agent, spare)
                 if piece is not None:
                     return piece
+        return None
+
+    def _last_on_host(self, agent: str, spare: Set[int]) -> Piece | None:
+        """The last piece of ``agent``'s context whose host slot can be emptied and that only agents which wait hold."""
+        claims, placement = self._cache.claims, self._cache.placement
+        holding = claims.of(agent)
+        if holding is None:
+            return None
+        for piece in (holding.tail, *(placement.index.get(key) for key in reversed(holding.keys))):
+            if piece is None or piece.host not in placement.host.ready or piece.host in spare or claims.hot(piece):
+                continue
+            return piece
         return None

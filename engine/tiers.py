@@ -6,7 +6,7 @@ else. Nothing is copied by these methods: the copies they decide on wait in ``pl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator
 
 from .blocks import Owner, Piece
 from .claims import Claims, Phase
@@ -177,7 +177,7 @@ class TieredCache:
 
         While the host grows, only as far as it has room: its slots will come, and a copy pushed out now is made again.
         """
-        for piece in self._context(agent):
+        for piece in self.pieces(agent):
             self.placement.start_out(piece, must=not self.placement.host_grows)
         return self.copies_out(agent)
 
@@ -191,7 +191,7 @@ class TieredCache:
 
     def copies_out(self, agent: str) -> list[int]:
         """Ids of the copies out of ``agent``'s context that are in flight."""
-        copies = [self._copy_of(piece) for piece in self._context(agent)]
+        copies = [self._copy_of(piece) for piece in self.pieces(agent)]
         return [copy.id for copy in copies if copy is not None and copy.direction is Direction.OUT]
 
     def demote(self, agent: str) -> None:
@@ -210,7 +210,7 @@ class TieredCache:
         Blocks that an agent in the middle of its work holds as well are left alone. What the host lacks is copied out,
         so that somebody who needs the space at once can have it.
         """
-        for piece in list(self._context(agent)):
+        for piece in list(self.pieces(agent)):
             if piece.device is not None and not self.claims.kept(piece):
                 block = self.placement.device.blocks[piece.device]
                 if not block.refs and self.placement.start_out(piece, must=True) is not None:
@@ -231,7 +231,7 @@ class TieredCache:
     def promote(self, agent: str) -> None:
         """Make ``agent``'s cached blocks the last to be reclaimed, the start of its context last of all."""
         self.claims.set_phase(agent, Phase.ACTIVE)
-        for piece in reversed(list(self._context(agent))):
+        for piece in reversed(list(self.pieces(agent))):
             if piece.device is not None:
                 self.placement.device.promote(piece.device)
 
@@ -246,7 +246,7 @@ class TieredCache:
     def prefetch(self, agent: str, *, urgent: bool = False) -> list[int]:
         """Copy ``agent``'s context in as far as blocks are free or cheap to empty; the ids of the copies."""
         started = []
-        for piece in self._context(agent):
+        for piece in self.pieces(agent):
             if piece.device is None:
                 block = self._cheap_block()
                 if block is None:
@@ -265,20 +265,16 @@ class TieredCache:
         """Take note that a copy ended."""
         self.placement.complete(done)
 
-    def last_on_host(self, agent: str, spare: Set[int]) -> Piece | None:
-        """The last piece of ``agent``'s context whose host slot can be emptied and that only agents which wait hold."""
-        holding = self.claims.of(agent)
+    def pieces(self, owner: Owner) -> Iterator[Piece]:
+        """The pieces of ``owner``'s last context that either tier still has when it is their turn, in order."""
+        holding = self.claims.of(owner)
         if holding is None:
-            return None
-        ready = self.placement.host.ready
-        for piece in (holding.tail, *(self.placement.index.get(key) for key in reversed(holding.keys))):
-            if piece is not None and piece.host in ready and piece.host not in spare and not self.claims.hot(piece):
-                return piece
-        return None
-
-    def pieces(self, owner: Owner) -> list[Piece]:
-        """The pieces of ``owner``'s last context that either tier still has, in order."""
-        return list(self._context(owner))
+            return
+        for key in holding.keys:
+            if (piece := self.placement.index.get(key)) is not None:
+                yield piece
+        if holding.tail is not None and holding.tail.alive:
+            yield holding.tail
 
     def context_tokens(self, owner: Owner) -> int:
         """Length of ``owner``'s last context, as far as it had KV."""
@@ -297,13 +293,9 @@ class TieredCache:
 
     def count(self, owner: Owner) -> Residency:
         """The same, counted anew."""
-        pieces = list(self._context(owner))
         holding = self.claims.of(owner)
         total = 0 if holding is None else len(holding.keys) + (holding.tail is not None)
-        on_device = sum(piece.device is not None for piece in pieces)
-        on_host = sum(piece.host is not None for piece in pieces)
-        kept = sum(self.block_tokens if piece.key is not None else len(piece.tokens) for piece in pieces)
-        return Residency(total, on_device, on_host, kept)
+        return Residency.of(list(self.pieces(owner)), total, self.block_tokens)
 
     def _fill(self, sequence: Sequence, match: Match, fresh: list[int]) -> Hits:
         fresh.reverse()
@@ -386,20 +378,8 @@ class TieredCache:
             holding.tail = tail
             self.claims.changed(owner)
 
-    def _context(self, owner: Owner) -> Iterator[Piece]:
-        """The pieces of ``owner``'s last context that either tier still has, in order."""
-        holding = self.claims.of(owner)
-        if holding is None:
-            return
-        for key in holding.keys:
-            piece = self.placement.index.get(key)
-            if piece is not None:
-                yield piece
-        if holding.tail is not None and holding.tail.alive:
-            yield holding.tail
-
     def _cold(self, agent: str) -> list[Piece]:
-        return [piece for piece in self._context(agent) if not self.claims.hot(piece)]
+        return [piece for piece in self.pieces(agent) if not self.claims.hot(piece)]
 
     def _copy_of(self, piece: Piece) -> Copy | None:
         return None if piece.device is None else self.placement.device.blocks[piece.device].copy

@@ -18,7 +18,7 @@ ranked as (
         order by end_ns is null, start_ns is null, end_ns desc, start_ns, kind, name, agent_id nulls last,
                  parent_agent_id nulls last, conversation_id nulls last, agent_label nulls last,
                  parent_span_id nulls last, queued_unix_ns nulls last, suspended_unix_ns nulls last,
-                 input_tokens nulls last, output_tokens nulls last, source, process
+                 input_tokens nulls last, output_tokens nulls last, source, process, row
     ) as place
     from records
     semi join twice using (trace_key, span_key)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from kvtrace.analysis import cache
 from kvtrace.analysis.cache import Entry, Stored
 from kvtrace.analysis.catching_up import todo
 from kvtrace.analysis.pieces import Part, Piece
-
 
 LATER_NS = 10**9  # a read long after the file was written, as the file system's clock goes
 
@@ -60,7 +60,10 @@ def test_other_content_or_a_missing_pack_means_everything(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("read_ns", "again"), [(5, True), (10_000_005, True), (LATER_NS, False)])
-def test_a_file_read_in_the_moment_of_its_writing_is_read_again(tmp_path: Path, read_ns: int, again: bool) -> None:
+def test_a_file_read_in_the_moment_of_its_writing_is_read_again(
+    tmp_path: Path, read_ns: int, again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "_TICK_NS", 20_000_000)
     kept, read = decide(tmp_path, 100, Entry(100, 5, (stored(0, 100),), read_ns))
     assert (kept, read) == (([], (0, 100)) if again else ([100], None))
 

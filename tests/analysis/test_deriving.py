@@ -180,6 +180,23 @@ def test_agents_in_one_trace_are_derived_together(
     assert {agent.agent: agent.parent for agent in found.agents}["a1"] == "a2"
 
 
+def test_same_traces_in_other_parts_are_another_group(
+    tmp_path: Path, cache_folder: Path, patch: pytest.MonkeyPatch
+) -> None:
+    """Two traces in the same two parts each: what tells groups apart must not cancel out."""
+    del patch
+    paths = [tmp_path / f"{number}.jsonl" for number in range(4)]
+    for number, path in enumerate(paths):
+        spans = [
+            otlp_span("execute_tool", number * 9, number * 9 + 2 + number, span=number + 1, trace=trace, agent="a")
+            for trace in (1, 2)
+        ]
+        path.write_text("".join(otlp_line([span]) + "\n" for span in spans))
+    for asked in (paths[:2], paths[2:], paths[:2]):
+        kept, direct = (measured(asked, cache_folder, FixedHost(), kept=kept) for kept in (True, False))
+        assert kept == direct
+
+
 def test_layers_that_are_damaged_or_gone_cost_no_figure(
     tmp_path: Path, cache_folder: Path, patch: pytest.MonkeyPatch
 ) -> None:

@@ -395,8 +395,7 @@ def test_sort_menu_begins_at_the_present_column_and_sorts() -> None:
             await pilot.press("s")
             await pilot.pause()
             assert isinstance(app.screen, SortScreen)
-            at = list(Sort).index(app.view.sort)
-            await pilot.press(*["up"] * at, *["down"] * list(Sort).index(sort), "enter")
+            await pilot.press(*["up"] * list(Sort).index(app.view.sort), *["down"] * list(Sort).index(sort), "enter")
             await pilot.pause()
             assert app.view.sort is sort
 
