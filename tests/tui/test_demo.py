@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -155,7 +156,15 @@ def test_interrupt_in_a_slow_tool_ends_cleanly(tmp_path: Path) -> None:
     assert step.tool == "run_checks"
     command = [sys.executable, "-m", "kvtrace.tui", "demo", "--agents", "1", "--turns", "1", "--seed", str(SLOW_SEED)]
     environment = {**os.environ, "KVTRACE_DIR": str(tmp_path)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as demo:
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        # Tests that run in a shell's background inherit a SIGINT that is ignored.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    ) as demo:
         assert demo.stderr is not None
         assert any("to host" in line for line in demo.stderr)
         demo.send_signal(signal.SIGINT)
