@@ -17,7 +17,7 @@ from typing import Any, Final, Self, cast
 from kvtrace.tracer.clock import SYSTEM_CLOCK, Clock
 from kvtrace.tracer.signals import Signal
 
-from .build import EventListener, build_core
+from .build import EventListener, HostListener, build_core
 from .chooser import with_chooser
 from .config import EngineConfig
 from .errors import EngineError, EngineStopped, RequestRefused
@@ -45,7 +45,13 @@ class Engine:
     as a command in its inbox, in the order given.
     """
 
-    def __init__(self, model: LoadedModel, config: EngineConfig, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        model: LoadedModel,
+        config: EngineConfig,
+        clock: Clock = SYSTEM_CLOCK,
+        on_host_whole: HostListener = lambda pinned, seconds: None,
+    ) -> None:
         self._model = model
         self._vocabulary = int(model.model.get_input_embeddings().num_embeddings)
         self._changed = threading.Condition()
@@ -60,7 +66,9 @@ class Engine:
         self._streams: dict[int, TokenStream] = {}
         self._listeners: list[EventListener] = []
         self._failed_listeners: set[int] = set()
-        self._parts = build_core(model, config, clock, listener=self._tell, on_copy_done=self._wake)
+        self._parts = build_core(
+            model, config, clock, listener=self._tell, on_copy_done=self._wake, on_host_whole=on_host_whole
+        )
         self._core = self._parts.core
         self._snapshot = self._core.snapshot()
         self._publish_after = self._publish_took = 0.0
@@ -68,13 +76,22 @@ class Engine:
         self._thread.start()
 
     @classmethod
-    def start(cls, model: LoadedModel, config: EngineConfig, clock: Clock = SYSTEM_CLOCK) -> Self:
+    def start(
+        cls,
+        model: LoadedModel,
+        config: EngineConfig,
+        clock: Clock = SYSTEM_CLOCK,
+        on_host_whole: HostListener = lambda pinned, seconds: None,
+    ) -> Self:
         """Build the core over ``model`` and start its thread.
+
+        A GPU's host tier is pinned beside that and, if it is large, beside the first requests: ``on_host_whole`` is told,
+        in another thread, how many bytes are pinned and after how many seconds.
 
         Raises:
             ConfigError: the sizes do not fit the model, the memory or the device.
         """
-        return cls(model, config, clock)
+        return cls(model, config, clock, on_host_whole)
 
     def __enter__(self) -> Self:
         return self
@@ -324,7 +341,7 @@ class Engine:
         # Thousands of agents make a snapshot dearer than a step: then even the end of a request waits for its turn.
         if (force and self._publish_took <= _PUBLISH_CHEAP_S) or started >= self._publish_after:
             worked = time.thread_time()
-            self._snapshot = self._core.snapshot()
+            self._snapshot = self._core.snapshot(whole=False)
             ended = time.monotonic()
             # Its own work: that others had the processor meanwhile makes it no dearer.
             self._publish_took = time.thread_time() - worked

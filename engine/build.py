@@ -26,6 +26,7 @@ from .swap.choose import make_mover
 from .swap.contract import Mover
 
 EventListener = Callable[[EngineEvent], None]
+HostListener = Callable[[int, float], None]
 
 
 class CoreParts(NamedTuple):
@@ -44,6 +45,7 @@ def build_core(
     *,
     listener: EventListener | None = None,
     on_copy_done: Callable[[], None] | None = None,
+    on_host_whole: HostListener = lambda pinned, seconds: None,
 ) -> CoreParts:
     """The real core over the real model, for whoever steps it.
 
@@ -53,22 +55,26 @@ def build_core(
         clock: where the core's instants come from.
         listener: hears every event, in the thread that steps.
         on_copy_done: called in the mover's thread when copies ended.
+        on_host_whole: told, in another thread, when a GPU's whole host tier is there: bytes pinned, and seconds that took.
 
     Raises:
         ConfigError: the sizes do not fit the model, the memory or the device.
     """
-    if model.device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"the model is on {model.device}: the engine runs on cpu or cuda (ROCm's name as well)")
-    if config.context_tokens > model.context_tokens:
-        raise ConfigError(
-            f"context_tokens is {config.context_tokens}, but {model.model_id} was trained for {model.context_tokens}; "
-            "give no more than that"
-        )
+    _refuse_misfits(model, config)
     if config.pipelined is None:
         # On the CPU a launch is the computation itself: there is nothing to plan beside it.
         config = replace(config, pipelined=model.device.type != "cpu")
     host_blocks = config.host_blocks if config.policy.uses_host else 0
-    storage = Storage(model.geometry, config.device_blocks, host_blocks, device=model.device, dtype=model.dtype)
+    storage = Storage(
+        model.geometry,
+        config.device_blocks,
+        host_blocks,
+        device=model.device,
+        dtype=model.dtype,
+        on_host_whole=on_host_whole,
+    )
+    # The model is compiled meanwhile, so that most often all of it is there before the first request.
+    storage.start_pinning()
     info = EngineInfo(
         model=model.model_id,
         device=str(model.device),
@@ -76,11 +82,25 @@ def build_core(
         memory=MemoryWatch(model, storage),
         ready_host_blocks=lambda: storage.ready_host_blocks,
     )
-    # Before the mover has a thread: nothing may copy while device graphs are captured.
-    runner = make_runner(model, storage, Limits(config.slots, config.step_tokens, config.context_tokens))
-    mover = make_mover(storage, on_copy_done)
+    try:
+        # Before the mover has a thread: nothing may copy while device graphs are captured.
+        runner = make_runner(model, storage, Limits(config.slots, config.step_tokens, config.context_tokens))
+        mover = make_mover(storage, on_copy_done)
+    except BaseException:
+        storage.close()
+        raise
     core = EngineCore(config, model.geometry, runner, mover, clock, info, listener)
     return CoreParts(core, storage, mover, runner)
+
+
+def _refuse_misfits(model: LoadedModel, config: EngineConfig) -> None:
+    if model.device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"the model is on {model.device}: the engine runs on cpu or cuda (ROCm's name as well)")
+    if config.context_tokens > model.context_tokens:
+        raise ConfigError(
+            f"context_tokens is {config.context_tokens}, but {model.model_id} was trained for {model.context_tokens}; "
+            "give no more than that"
+        )
 
 
 class MemoryWatch:

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-import threading
-import time
-from bisect import bisect_right
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
 
 import torch
 
 from .device import device_memory, gib
 from .errors import ConfigError
 from .geometry import KVGeometry
-
-HOST_CHUNK_BYTES: Final = 1 << 25
-"""Largest piece of host memory asked for at once: a power of two, since torch rounds pinned pieces up to one.
-
-While a piece is being pinned the driver lets nobody launch anything: a step that comes then waits for all of it, 0.4 s for
-1 GiB on the H200's machine. So the pieces are small, and between them others have their turn.
-"""
-_LEAST_CHUNK_BYTES: Final = 1 << 16
-
-_log = logging.getLogger(__name__)
+from .host_memory import CHUNK_BYTES, HostMemory
 
 
 class Storage:
@@ -32,9 +18,9 @@ class Storage:
     A block is one contiguous piece on the device, so every copy is flat and one-dimensional. The host tier is one row
     of slots over chunks of memory; a slot that crosses a chunk's border is copied in two parts.
 
-    Where ``device`` is a GPU the host tier is pinned, from :meth:`start_pinning` on, chunk by chunk in a thread of its
-    own, so that the engine serves meanwhile: slots from 0 up to ``ready_host_blocks`` can be used. Memory that cannot be
-    pinned is used as it is.
+    Where ``device`` is a GPU the host tier is pinned, from :meth:`start_pinning` on, chunk by chunk in the background, so
+    that the engine serves meanwhile: slots from 0 up to ``ready_host_blocks`` can be used. Memory that cannot be pinned is
+    used as it is. See :class:`.host_memory.HostMemory`; ``on_host_whole`` is its ``on_whole``.
 
     Attributes:
         pool: the device tensor that attention reads and writes.
@@ -51,7 +37,8 @@ class Storage:
         *,
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
-        host_chunk_bytes: int = HOST_CHUNK_BYTES,
+        host_chunk_bytes: int = CHUNK_BYTES,
+        on_host_whole: Callable[[int, float], None] = lambda pinned, seconds: None,
     ) -> None:
         if dtype.itemsize != geometry.element_bytes:
             raise ConfigError(
@@ -60,18 +47,11 @@ class Storage:
         self.geometry = geometry
         self.device_blocks = device_blocks
         self.host_blocks = host_blocks
-        sizes = chunk_sizes(host_blocks * geometry.block_bytes, host_chunk_bytes)
-        self._starts = [sum(sizes[:index]) for index in range(len(sizes))]
-        self._chunks: list[torch.Tensor] = []
-        self._ready_bytes = self._pinned_bytes = 0
-        self._changed = threading.Condition()
-        self._closed = self._hurry = False
-        self._failed: str | None = None
         try:
             self.pool = torch.empty((device_blocks, *geometry.block_shape), dtype=dtype, device=device)
-            if self.pool.device.type == "cpu":
-                for size in sizes:
-                    self._add(torch.empty(size, dtype=torch.uint8))
+            self._host = HostMemory(
+                host_blocks * geometry.block_bytes, self.pool.device, host_chunk_bytes, on_host_whole
+            )
         except RuntimeError as error:
             need = device_blocks * geometry.block_bytes
             raise ConfigError(
@@ -81,24 +61,23 @@ class Storage:
             ) from error
         self.device_bytes = self.pool.view(-1).view(torch.uint8)
         """All of the device pool as a row of bytes."""
-        self._coming = sizes if self.pool.device.type != "cpu" else []
-        self._pinning: threading.Thread | None = None
 
     @property
     def ready_host_blocks(self) -> int:
         """Host slots that can be used by now."""
-        return min(self.host_blocks, self._ready_bytes // self.geometry.block_bytes)
+        return min(self.host_blocks, self._host.ready_bytes // self.geometry.block_bytes)
 
     @property
     def pinned_bytes(self) -> int:
         """Host memory that is pinned by now."""
-        return self._pinned_bytes
+        return self._host.pinned_bytes
 
-    def start_pinning(self) -> None:
-        """Let the host tier of a GPU be pinned from now on; not while device graphs are captured, which it would break."""
-        if self._coming and self._pinning is None:
-            self._pinning = threading.Thread(target=self._pin, args=(self._coming,), name="kvtrace-pin", daemon=True)
-            self._pinning.start()
+    def start_pinning(self, *, gently: bool = False) -> None:
+        """Let the host tier of a GPU be pinned from now on; ``gently`` once somebody waits for steps.
+
+        Device graphs may be captured meanwhile, if what a capture forbids is forbidden to its own thread alone.
+        """
+        self._host.start(gently=gently)
 
     def wait_ready(self, timeout_s: float | None = None) -> None:
         """Wait until every host slot can be used; starts the pinning if nobody did.
@@ -107,25 +86,16 @@ class Storage:
             TimeoutError: that takes longer than ``timeout_s``.
             ConfigError: the memory for the rest cannot be had.
         """
-        self.start_pinning()
-        with self._changed:
-            self._hurry = True
-            self._changed.notify_all()
-            whole = self._changed.wait_for(
-                lambda: self.ready_host_blocks == self.host_blocks or self._failed or self._closed, timeout_s
-            )
-        if self._failed:
-            raise ConfigError(self._failed)
-        if not whole:
+        self._host.start()
+        came = self._host.wait(timeout_s)
+        if self._host.failed:
+            raise ConfigError(self._host.failed)
+        if not came:
             raise TimeoutError(f"{self.ready_host_blocks} of {self.host_blocks} host slots ready after {timeout_s} s")
 
     def close(self) -> None:
-        """End the pinning, after the chunk under way."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        if self._pinning is not None:
-            self._pinning.join()
+        """End the pinning, after the chunks under way."""
+        self._host.close()
 
     def copy_out(self, block: int, slot: int, count: int = 1) -> None:
         """Copy device blocks ``block … block + count - 1`` to host slots ``slot … slot + count - 1``."""
@@ -160,13 +130,7 @@ class Storage:
                 "outside the host tier"
             )
         size = self.geometry.block_bytes
-        at, end = slot * size, (slot + count) * size
-        while at < end:
-            index = bisect_right(self._starts, at) - 1
-            chunk, start = self._chunks[index], self._starts[index]
-            stop = min(end, start + chunk.numel())
-            yield chunk[at - start : stop - start]
-            at = stop
+        yield from self._host.rows(slot * size, (slot + count) * size)
 
     def _pieces(self, block: int, slot: int, count: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Pairs of views ``(device, host)`` of the same length that cover a run."""
@@ -174,61 +138,3 @@ class Storage:
         for host in self.host_runs(slot, count):
             yield device[at : at + host.numel()], host
             at += host.numel()
-
-    def _pin(self, sizes: list[int]) -> None:
-        """Fill the host tier with pinned memory; in a thread of its own."""
-        pin = True
-        for size in sizes:
-            started = time.monotonic()
-            try:
-                chunk, pin = _host_chunk(size, pin)
-            except RuntimeError as error:
-                self._fail(
-                    f"no memory for the host tier beyond {self.ready_host_blocks} of {self.host_blocks} slots: {error}"
-                )
-                return
-            with self._changed:
-                if self._closed:
-                    return
-                self._add(chunk)
-                self._changed.notify_all()
-                # As long a pause as the pinning took, unless somebody waits for the end of it.
-                self._changed.wait_for(lambda: self._hurry or self._closed, time.monotonic() - started)
-
-    def _add(self, chunk: torch.Tensor) -> None:
-        self._chunks.append(chunk)
-        self._ready_bytes += chunk.numel()
-        self._pinned_bytes += chunk.numel() if chunk.is_pinned() else 0
-
-    def _fail(self, why: str) -> None:
-        _log.warning("%s; the engine goes on with those", why)
-        with self._changed:
-            self._failed = why
-            self._changed.notify_all()
-
-
-def chunk_sizes(total: int, most: int) -> list[int]:
-    """Powers of two from ``most`` down that add up to at least ``total`` bytes, and to less than 64 KiB more."""
-    sizes = [most] * (total // most)
-    left, size = total % most, most
-    while left > 0:
-        size //= 2
-        if size <= left or size < _LEAST_CHUNK_BYTES:
-            size = max(size, min(most, _LEAST_CHUNK_BYTES))
-            sizes.append(size)
-            left -= size
-    return sizes
-
-
-def _host_chunk(size: int, pin: bool) -> tuple[torch.Tensor, bool]:
-    """A chunk, pinned if ``pin`` and possible; and whether pinning is worth another try."""
-    if pin:
-        try:
-            return torch.empty(size, dtype=torch.uint8, pin_memory=True), True
-        except RuntimeError as error:
-            _log.warning(
-                "the system lets no more host memory be pinned (%s): the rest of the host tier is pageable, and copies "
-                "from and to it are slower. Give a smaller --kv-host, or raise the limit on locked memory",
-                str(error).splitlines()[0],
-            )
-    return torch.empty(size, dtype=torch.uint8), False

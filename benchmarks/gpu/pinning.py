@@ -1,8 +1,8 @@
 """How long the host tier's pinning holds up a step: ``python benchmarks/gpu/pinning.py [--json]``.
 
 A loop launches a small kernel and waits for it, as a decoding step does, first alone and then while another thread pins
-host memory in chunks of one size after the other. Reported are the longest and the 99th percentile of a round, and the
-rate of pinning.
+host memory in chunks of one size after the other: made by the driver, or touched first and registered with it. Reported are
+the longest and the 99th percentile of a round, and the rate of pinning.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import torch
+
+from kvtrace.engine.host_memory import register, registers, release, touched
 
 CHUNKS: Final = (1 << 23, 1 << 25, 1 << 28, 1 << 30)
 TOTAL: Final = 1 << 31
@@ -46,22 +48,36 @@ def figures(case: str, seconds: list[float]) -> dict[str, Any]:
     }
 
 
-def while_pinning(chunk: int) -> dict[str, Any]:
+def pinned(chunk: int, registered: bool) -> torch.Tensor:
+    """One chunk, made in one of the two ways."""
+    if not registered:
+        return torch.empty(chunk, dtype=torch.uint8, pin_memory=True)
+    row = touched(chunk)
+    failed = register(row)
+    if failed:
+        raise RuntimeError(f"the driver does not register memory: {failed}")
+    return row
+
+
+def while_pinning(chunk: int, registered: bool) -> dict[str, Any]:
     """Rounds beside a thread that pins ``TOTAL`` bytes in pieces of ``chunk``."""
     kept: list[torch.Tensor] = []
     took: list[float] = []
 
     def pin() -> None:
         started = time.perf_counter()
-        kept.extend(torch.empty(chunk, dtype=torch.uint8, pin_memory=True) for _ in range(TOTAL // chunk))
+        kept.extend(pinned(chunk, registered) for _ in range(TOTAL // chunk))
         took.append(time.perf_counter() - started)
 
     thread = threading.Thread(target=pin)
     thread.start()
     seconds = rounds(lambda: not thread.is_alive(), 0)
     thread.join()
+    if registered:
+        release(kept)
     # The allocator keeps what was freed for pieces of the same size, so that the next size is pinned anew.
-    return figures(f"pinning {chunk >> 20} MiB chunks", seconds) | {"pin_gb_per_s": TOTAL / took[0] / 1e9}
+    how = "registering" if registered else "pinning"
+    return figures(f"{how} {chunk >> 20} MiB chunks", seconds) | {"pin_gb_per_s": TOTAL / took[0] / 1e9}
 
 
 def main() -> None:
@@ -70,7 +86,11 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="JSON instead of a table")
     options = parser.parse_args()
     rounds(lambda: True, 0.2)
-    rows = [figures("alone", rounds(lambda: True, 1.0)), *(while_pinning(chunk) for chunk in CHUNKS)]
+    ways = (False, True) if registers() else (False,)
+    rows = [
+        figures("alone", rounds(lambda: True, 1.0)),
+        *(while_pinning(chunk, way) for way in ways for chunk in CHUNKS),
+    ]
     if options.json:
         print(
             json.dumps(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ..config import EngineConfig
@@ -62,7 +63,7 @@ def start_engine(service: Service, listener: PhaseListener) -> Started:
 
     Args:
         service: gets phases and the engine.
-        listener: told each phase's name and seconds when it is over.
+        listener: told each phase's name and seconds when it is over; in another thread when the host tier is pinned.
 
     Raises:
         EngineError: what is missing or does not fit, and what to try.
@@ -79,7 +80,7 @@ def start_engine(service: Service, listener: PhaseListener) -> Started:
         model = load_model(settings.source, device=device, on_phase=phases.enter)
         phases.enter("making the KV pools" if device == "cpu" else "making the KV pools, compiling kernels")
         config, pools = configure(settings, model)
-        engine = Engine.start(model, config)
+        engine = Engine.start(model, config, on_host_whole=partial(_tell_pinned, listener))
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise ModelError(_out_of_memory(settings, device, error)) from error
     phases.leave()
@@ -157,6 +158,12 @@ def _device(asked: str) -> str:
     except ConfigError as error:
         raise NoGpu(str(error)) from error
     return asked
+
+
+def _tell_pinned(listener: PhaseListener, pinned: int, seconds: float) -> None:
+    from ..device import gib
+
+    listener(f"pinning {gib(pinned)} of host memory, beside the rest", seconds)
 
 
 class NoGpu(EngineError):

@@ -12,7 +12,7 @@ from .transport import StreamTransport
 
 
 def make_mover(storage: Storage, on_done: Callable[[], None] | None = None, *, staged: bool = True) -> Mover:
-    """A thread that copies on the CPU; on a GPU its own copy engines, and the host tier begins to be pinned.
+    """A thread that copies on the CPU; on a GPU its own copy engines, and the host tier is pinned beside what runs.
 
     Args:
         storage: what to copy in; closed with a GPU's mover.
@@ -21,5 +21,5 @@ def make_mover(storage: Storage, on_done: Callable[[], None] | None = None, *, s
     """
     if storage.pool.device.type == "cpu":
         return ThreadMover(storage, on_done)
-    storage.start_pinning()
+    storage.start_pinning(gently=True)
     return StreamMover(StreamTransport(storage, staged=staged), on_done)

@@ -3,7 +3,7 @@
 Ordering, which every mover keeps:
 
 * a copy **out** starts after the compute that wrote its device block (everything submitted to the device
-  before :meth:`Mover.submit` was called);
+  before :meth:`Mover.submit` was called, or before the mark that it was given);
 * a copy **in** starts after the last reader of its target block (likewise);
 * a device block that is the source of a copy out, and a host slot that is the source of a copy in, stays
   untouched until the copy's :class:`CopyDone` was returned by :meth:`Mover.poll`;
@@ -12,7 +12,7 @@ Ordering, which every mover keeps:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
@@ -45,15 +45,43 @@ class CopyDone(NamedTuple):
     error: str | None = None
 
 
-class Mover(Protocol):
-    """Carries out copies in the background."""
+class Fence(Protocol):
+    """Copies that are on the device, so that compute can wait for them there."""
 
-    def submit(self, copies: Sequence[Copy]) -> None:
-        """Queue ``copies``; returns at once."""
+    def join(self) -> None:
+        """Let what the calling thread submits to its device from now on begin after the copies; never blocks."""
+        ...
+
+
+class Mover(Protocol):
+    """Carries out copies in the background. All but ``wait`` and ``close`` return at once."""
+
+    def mark(self) -> object | None:
+        """This point of what the calling thread has submitted to its device; ``None`` where that is done by then."""
+        ...
+
+    def submit(self, copies: Sequence[Copy], after: object | None = None) -> None:
+        """Queue ``copies``; with ``after``, they start after what was submitted before that :meth:`mark`, not this call.
+
+        Nothing that was submitted since may then write what a copy out reads, or touch the target of a copy in.
+        """
         ...
 
     def poll(self) -> list[CopyDone]:
-        """Copies that ended since the last call, each exactly once; never blocks."""
+        """Copies that ended since the last call, each exactly once."""
+        ...
+
+    def fence(self, copy_ids: Collection[int]) -> Fence | None:
+        """Something to wait for on the device instead of on the host, for copies that :meth:`poll` has not returned yet.
+
+        ``None`` unless each of them is on the device or has ended well: one that still waits its turn, one that
+        failed, and a mover whose copies no device can wait for have no fence. :meth:`poll` reports them as ever, at the
+        latest when something is over that was submitted after :meth:`Fence.join`.
+        """
+        ...
+
+    def queued(self, direction: Direction) -> int:
+        """Copies of one direction that were submitted and are not over."""
         ...
 
     def wait(self, timeout_s: float) -> None:

@@ -26,6 +26,11 @@ wakes, little enough that a copy submitted now starts within two milliseconds, a
 slow every launch."""
 
 
+LAST_BYTES: Final = 128 << 20
+"""As much of a batch may be there where no other waits behind it: once its last copy is on the device a step can be launched
+that waits for it there, and planning and launching a step take about as long as this does."""
+
+
 def buffer_blocks(block_bytes: int, pool_bytes: int) -> int:
     """Blocks of one buffer beside a pool of ``pool_bytes``: at least two, for one needs no gathering."""
     return max(2, min(BUFFER_BYTES, pool_bytes // BUFFER_SHARE) // block_bytes)

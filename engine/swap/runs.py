@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from operator import attrgetter
 
 from .contract import Copy, CopyDone
@@ -41,15 +42,20 @@ def conflict_free(copies: Sequence[Copy]) -> list[list[Copy]]:
     return groups
 
 
-def cut(copies: Iterable[Copy], most: int) -> list[list[Copy]]:
+def cut(copies: Iterable[Copy], most: int, *, busy: bool = False) -> list[list[Copy]]:
     """Sort copies by host slot and cut them into pieces of at most ``most``.
 
     Where there are several, the first ones are shorter, so that the link has something to do while the next is prepared,
-    and the last one, so that little is left to report when the last byte has arrived.
+    and the last one, so that little is left to report when the last byte has arrived; unless the link is ``busy`` with
+    what came before: then they are as few as can be, and about equally long.
     """
     ordered = sorted(copies, key=attrgetter("host_slot"))
     if len(ordered) <= most:
         return [ordered] if ordered else []
+    if busy:
+        count = -(-len(ordered) // most)
+        ends = [len(ordered) * index // count for index in range(count + 1)]
+        return [ordered[start:end] for start, end in pairwise(ends)]
     size = last = max(1, most // 4)
     pieces: list[list[Copy]] = []
     at, end = 0, len(ordered) - last

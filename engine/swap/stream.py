@@ -1,6 +1,6 @@
 """A mover for devices that copy by themselves: it queues copies on the device and learns when they are over.
 
-Torch-free: what touches the device stands behind :class:`Transport` (:mod:`.transport` is the one for GPUs).
+Torch-free: what touches the device stands behind :class:`.carrier.Transport` (:mod:`.transport` is the one for GPUs).
 """
 
 from __future__ import annotations
@@ -8,59 +8,19 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from ..errors import EngineStopped
-from .contract import Copy, CopyDone, Direction
-from .limits import IN_FLIGHT_BYTES
+from .carrier import Ticket, Transport
+from .contract import Copy, CopyDone, Direction, Fence
+from .limits import IN_FLIGHT_BYTES, LAST_BYTES, PIECE_BYTES
 from .runs import conflict_free, share
 
+_LOOK_S: Final = 0.0003  # how often a lane looks whether compute has come to what waits for it
 _FAIR: Final = 4  # every so many pieces the oldest batch goes first, however short the others are
-
-
-class Ticket(Protocol):
-    """A piece of work that was queued on the device."""
-
-    def done(self) -> bool:
-        """Whether it is over; never blocks."""
-        ...
-
-    def wait(self) -> None:
-        """Block the calling thread, and no other, until it is over."""
-        ...
-
-    def seconds(self) -> float:
-        """How long the device took, once it is over."""
-        ...
-
-
-class Transport(Protocol):
-    """Queues copies on the device. ``mark`` is called by whoever submits, ``start`` by one thread a direction."""
-
-    block_bytes: int
-
-    def mark(self) -> object:
-        """This point of the compute submitted so far: copies started with it begin after it."""
-        ...
-
-    def reached(self, mark: object) -> bool:
-        """Whether compute has come past ``mark``; never blocks."""
-        ...
-
-    def plan(self, direction: Direction, copies: Sequence[Copy]) -> list[list[Copy]]:
-        """Cut copies of distinct blocks and slots into pieces, each started by one call; any order."""
-        ...
-
-    def start(self, direction: Direction, piece: Sequence[Copy], after: object) -> Ticket:
-        """Queue one piece on the device; returns without waiting for it."""
-        ...
-
-    def close(self) -> None:
-        """Release what is held on the device; nothing is in flight any more."""
-        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -69,17 +29,18 @@ class _Batch:
 
     direction: Direction
     copies: Sequence[Copy]
-    after: object
+    after: object | None  # none any more once compute has come past it
     blocks: set[int]
     slots: set[int]
     left: int  # copies not yet on the device
     pieces: deque[list[Copy]] | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Flight:
     piece: list[Copy]
     ticket: Ticket
+    after: object | None  # what it was made to wait for
 
 
 @dataclass(slots=True)
@@ -99,8 +60,8 @@ class StreamMover:
 
     How each clause of the contract is kept:
 
-    * a copy starts after the compute submitted before it: :meth:`submit` marks the compute stream in the caller's
-      thread, and the transport makes the copy wait for that mark on the device;
+    * a copy starts after the compute submitted before it, or before the mark given with it: a mark is taken on the
+      compute stream in the caller's thread, and the transport makes the copy wait for it on the device;
     * sources stay untouched until the copy's end was returned: ends are seen by events that the host has waited for or
       queried, so whatever the caller submits after :meth:`poll` comes after the copy;
     * copies that touch the same block or slot keep their order: one that conflicts with a copy not yet over is held back
@@ -114,6 +75,7 @@ class StreamMover:
         on_done: called in a lane's thread after copies ended, so that a sleeping loop can wake.
         now_ns: monotonic nanoseconds.
         in_flight_bytes: bytes on the device each way from which on no further piece is queued.
+        last_bytes: how much may be there where it is the rest of the only batch.
     """
 
     def __init__(
@@ -122,11 +84,14 @@ class StreamMover:
         on_done: Callable[[], None] | None = None,
         now_ns: Callable[[], int] = time.monotonic_ns,
         in_flight_bytes: int = IN_FLIGHT_BYTES,
+        last_bytes: int = LAST_BYTES,
     ) -> None:
         self._transport = transport
         self._on_done = on_done
         self._now_ns = now_ns
         self._most_blocks = max(1, in_flight_bytes // transport.block_bytes)
+        self._last_blocks = last_bytes // transport.block_bytes
+        self._short_blocks = PIECE_BYTES // transport.block_bytes
         # One lock; whoever waits for one thing is not woken by another, which would cost the step's thread its turn.
         self._lock = threading.Lock()
         self._ended = threading.Condition(self._lock)
@@ -146,15 +111,20 @@ class StreamMover:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, copies: Sequence[Copy]) -> None:
-        """Queue ``copies``; returns at once.
+    def mark(self) -> object:
+        """This point of the calling thread's compute stream, for :meth:`submit`."""
+        return self._transport.mark()
+
+    def submit(self, copies: Sequence[Copy], after: object | None = None) -> None:
+        """Queue ``copies``, which start after what was computed before the mark ``after``, or else before this call.
 
         Raises:
             EngineStopped: the mover was closed.
         """
         if not copies:
             return
-        after = self._transport.mark()
+        if after is None:
+            after = self._transport.mark()
         with self._lock:
             if self._closed:
                 raise EngineStopped("the mover is closed: no copy can be queued any more")
@@ -174,6 +144,31 @@ class StreamMover:
             done, self._done = self._done, []
             self._in_flight -= len(done)
         return done
+
+    def fence(self, copy_ids: Collection[int]) -> Fence | None:
+        """What compute can wait for on the device; ``None`` while one of the copies waits its turn, or if it failed."""
+        with self._lock:
+            if len(copy_ids) > len(self._done) + sum(lane.blocks for lane in self._lanes.values()):
+                return None  # most often: an agent has hundreds, and this is asked in every step
+            missing, tickets = set(copy_ids), []
+            for done in self._done if missing else ():
+                if done.copy.id in missing:
+                    if done.error is not None:
+                        return None
+                    missing.discard(done.copy.id)
+            for flight in (one for lane in self._lanes.values() for one in lane.flights):
+                if not missing.isdisjoint(ids := [copy.id for copy in flight.piece]):
+                    missing.difference_update(ids)
+                    tickets.append(flight.ticket)
+            return None if missing else self._transport.fence(tickets)
+
+    def queued(self, direction: Direction) -> int:
+        """Copies of one direction that were submitted and are not over."""
+        with self._lock:
+            lane = self._lanes[direction]
+            waiting = sum(batch.left for batch in (*self._held, *lane.queue) if batch.direction is direction)
+            unsorted = sum(copy.direction is direction for copies, _ in self._inbox for copy in copies)
+            return lane.blocks + waiting + unsorted
 
     def wait(self, timeout_s: float) -> None:
         """Block until a copy has ended that :meth:`poll` has not returned yet, none is in flight, or the time is up."""
@@ -238,26 +233,35 @@ class StreamMover:
     def _next_batch(self, lane: _Lane) -> _Batch | None:
         """Whose turn it is; ``None`` where nobody waits or the device has enough to do.
 
-        A batch whose compute is over goes before one that would let the link wait for it, a short one before a long one.
+        A batch whose compute is over goes before one that would let the link wait for it, and one that is soon done before
+        longer ones. Those keep their order: of two agents that come back, the first is there when the second is half there.
         """
-        if not lane.queue or (lane.blocks and lane.blocks >= self._most_blocks):
+        if not lane.queue:
             return None
+        if lane.blocks >= self._most_blocks:
+            rest = lane.queue[0].left if len(lane.queue) == 1 else self._last_blocks
+            if lane.blocks + rest > self._last_blocks:
+                return None
         lane.turns += 1
-        ready = [batch for batch in lane.queue if self._reached(batch)]
+        ready = [batch for batch in lane.queue if self._computed(batch)]
         if not ready or lane.turns % _FAIR == 0:
             return (ready or lane.queue)[0]
-        return min(ready, key=lambda batch: batch.left)
+        return min(ready, key=lambda batch: min(batch.left, self._short_blocks))
 
-    def _reached(self, batch: _Batch) -> bool:
+    def _computed(self, work: _Batch | _Flight) -> bool:
+        """Whether the compute is over that ``work`` comes after. Once it is, nothing is made to wait for it any more."""
         try:
-            return self._transport.reached(batch.after)
+            if work.after is not None and self._transport.reached(work.after):
+                work.after = None
         except Exception:  # a device that has failed: starting the copies will tell, for each of them
             return True
+        return work.after is None
 
     def _take_piece(self, lane: _Lane, batch: _Batch) -> list[Copy]:
         """The batch's next piece; it leaves the queue with its last one. Planned here, where nobody waits for the lock."""
         if batch.pieces is None:
-            batch.pieces = deque(self._transport.plan(batch.direction, batch.copies))
+            busy = bool(lane.flights)
+            batch.pieces = deque(self._transport.plan(batch.direction, batch.copies, busy=busy))
         piece = batch.pieces.popleft()
         batch.left -= len(piece)
         with self._lock:
@@ -266,10 +270,10 @@ class StreamMover:
             lane.blocks += len(piece)
         return piece
 
-    def _launch(self, lane: _Lane, direction: Direction, piece: list[Copy], after: object) -> None:
+    def _launch(self, lane: _Lane, direction: Direction, piece: list[Copy], after: object | None) -> None:
         """Queue a piece on the device; where that fails, its copies one by one, to tell the bad from their neighbours."""
         try:
-            flight = _Flight(piece, self._transport.start(direction, piece, after))
+            flight = _Flight(piece, self._transport.start(direction, piece, after), after)
         except Exception as error:
             if len(piece) > 1:
                 for copy in piece:
@@ -282,6 +286,10 @@ class StreamMover:
 
     def _await(self, lane: _Lane, flight: _Flight) -> None:
         """Wait for the oldest flight without the lock, then note every flight that is over."""
+        if not self._computed(flight):
+            with self._lock:  # that may take a whole step, and others may come that need not wait for it
+                lane.wake.wait(_LOOK_S)
+            return
         with suppress(Exception):  # asked again below, where the flight is taken off the books
             flight.ticket.wait()
         with self._lock:
@@ -298,19 +306,18 @@ class StreamMover:
     # With the lock held
 
     def _reap(self, lane: _Lane) -> bool:
-        """Note the ends of the lane's flights, oldest first, as far as they are over."""
+        """Note the ends of the lane's flights that are over; one need not wait for an older one of another stream."""
         found = False
-        while lane.flights:
-            flight = lane.flights[0]
+        for flight in tuple(lane.flights):
             try:
                 if not flight.ticket.done():
-                    break
+                    continue
                 ended = self._now_ns()
                 done = share(flight.piece, ended - int(flight.ticket.seconds() * 1e9), ended)
             except Exception as error:
                 now = self._now_ns()
                 done = [CopyDone(copy, now, now, f"{type(error).__name__}: {error}") for copy in flight.piece]
-            lane.flights.popleft()
+            lane.flights.remove(flight)
             self._note(lane, done)
             found = True
         return found

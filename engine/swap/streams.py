@@ -45,8 +45,8 @@ class Streams(Protocol):
         """The stream that the calling thread computes on."""
         ...
 
-    def stream(self) -> Stream:
-        """A new stream beside it."""
+    def stream(self, *, first: bool = False) -> Stream:
+        """A new stream beside it; the kernels of one that is ``first`` go before those of compute."""
         ...
 
     def event(self, *, timed: bool = False) -> Event:
@@ -79,9 +79,12 @@ class TorchStreams:
         """The calling thread's current stream."""
         return cast(Stream, torch.cuda.current_stream(self._device))
 
-    def stream(self) -> Stream:
-        """A stream whose kernels go before those of compute: they are short, and the link waits for them."""
-        return cast(Stream, torch.cuda.Stream(self._device, priority=-1))  # type: ignore[no-untyped-call]
+    def stream(self, *, first: bool = False) -> Stream:
+        """A stream of compute's own priority, the lowest that torch gives, unless it goes ``first``.
+
+        Only kernels have a use for that: copy engines take their work in its order.
+        """
+        return cast(Stream, torch.cuda.Stream(self._device, priority=-1 if first else 0))  # type: ignore[no-untyped-call]
 
     def event(self, *, timed: bool = False) -> Event:
         """An event whose waiter sleeps, unless it is timed and there are cores to spare."""

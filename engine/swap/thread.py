@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, Protocol
 
 from ..errors import EngineStopped
@@ -51,13 +51,17 @@ class ThreadMover:
         self._now_ns = now_ns
         self._changed = threading.Condition()
         self._queue: deque[Copy] = deque()
+        self._run: list[Copy] = []  # being copied
         self._done: list[CopyDone] = []
         self._in_flight = 0
         self._closed = False
         self._worker = threading.Thread(target=self._work, name="kvtrace-mover", daemon=True)
         self._worker.start()
 
-    def submit(self, copies: Sequence[Copy]) -> None:
+    def mark(self) -> None:
+        """Nothing: what the calling thread has computed is done."""
+
+    def submit(self, copies: Sequence[Copy], after: object | None = None) -> None:
         """Queue ``copies``; returns at once.
 
         Raises:
@@ -76,6 +80,14 @@ class ThreadMover:
             done, self._done = self._done, []
             self._in_flight -= len(done)
         return done
+
+    def fence(self, copy_ids: Collection[int]) -> None:
+        """None: compute on the CPU begins when it is called, and could only be kept waiting by waiting."""
+
+    def queued(self, direction: Direction) -> int:
+        """Copies of one direction that were submitted and are not over."""
+        with self._changed:
+            return sum(copy.direction is direction for copy in (*self._queue, *self._run))
 
     def wait(self, timeout_s: float) -> None:
         """Block until a copy has ended that :meth:`poll` has not returned yet, none is in flight, or the time is up."""
@@ -98,6 +110,7 @@ class ThreadMover:
         while run := self._next_run():
             done = self._carry_out(run)
             with self._changed:
+                self._run = []
                 self._done.extend(done)
                 self._changed.notify_all()
             if self._on_done is not None:
@@ -110,6 +123,7 @@ class ThreadMover:
             run: list[Copy] = []
             while self._queue and len(run) < RUN_BLOCKS and (not run or continues(run[-1], self._queue[0])):
                 run.append(self._queue.popleft())
+            self._run = run
             return run
 
     def _carry_out(self, run: list[Copy]) -> list[CopyDone]:

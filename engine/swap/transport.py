@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 
 from ..storage import Storage
 from . import limits
+from .carrier import Ticket
 from .contract import Copy, Direction
 from .limits import BUFFERS, FLAT_BYTES, PIECE_BYTES
 from .runs import cut, flat_runs, slot_runs
@@ -17,9 +19,8 @@ from .streams import Event, Stream, Streams, TorchStreams
 
 @dataclass(frozen=True, slots=True)
 class DeviceTicket:
-    """A piece on the device, between two events, and the mark that it begins after."""
+    """A piece on the device, between two events."""
 
-    mark: Event
     started: Event
     ended: Event
 
@@ -28,8 +29,7 @@ class DeviceTicket:
         return self.ended.query()
 
     def wait(self) -> None:
-        """Sleep until compute has come past the mark, then wait for the end, which is not far."""
-        self.mark.synchronize()
+        """Wait for the end."""
         self.ended.synchronize()
 
     def seconds(self) -> float:
@@ -38,6 +38,20 @@ class DeviceTicket:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceFence:
+    """Copies that compute waits for."""
+
+    streams: Streams
+    ends: list[Event]
+
+    def join(self) -> None:
+        """Let the calling thread's compute stream wait for the ends of the copies."""
+        compute = self.streams.current()
+        for end in self.ends:
+            compute.wait_event(end)
+
+
+@dataclass(slots=True)
 class _Buffer:
     """Device memory that blocks pass through: ``full`` is when they are all in it, ``free`` when its last user is done."""
 
@@ -49,7 +63,10 @@ class _Buffer:
 
 @dataclass(slots=True)
 class _Way:
-    """One direction's streams: ``link`` for copies over the link, ``spread`` for the kernels that gather or scatter."""
+    """One direction's streams: ``link`` for copies over the link, ``spread`` for the kernels that gather or scatter.
+
+    Those kernels go before those of compute: they are short, and the link waits for them.
+    """
 
     link: Stream
     spread: Stream
@@ -103,7 +120,7 @@ class StreamTransport:
         self._slots: dict[int, list[torch.Tensor]] = {}
         self._staged = staged and self._buffer_blocks > 1
         self._ways = {
-            direction: _Way(self._streams.stream(), self._streams.stream(), self._make_buffers())
+            direction: _Way(self._streams.stream(), self._streams.stream(first=True), self._make_buffers())
             for direction in Direction
         }
 
@@ -118,22 +135,26 @@ class StreamTransport:
         event: Event = mark  # type: ignore[assignment]  # what mark() gave
         return event.query()
 
-    def plan(self, direction: Direction, copies: Sequence[Copy]) -> list[list[Copy]]:
+    def plan(self, direction: Direction, copies: Sequence[Copy], *, busy: bool) -> list[list[Copy]]:
         """Cut copies of distinct blocks and slots into pieces, in the order of their host slots."""
-        return cut(copies, self._piece_blocks)
+        return cut(copies, self._piece_blocks, busy=busy)
 
-    def start(self, direction: Direction, piece: Sequence[Copy], after: object) -> DeviceTicket:
+    def start(self, direction: Direction, piece: Sequence[Copy], after: object | None) -> DeviceTicket:
         """Queue one piece, in the order of its slots as :meth:`plan` cuts them; returns without waiting for it."""
-        mark: Event = after  # type: ignore[assignment]  # what mark() gave
-        ticket = DeviceTicket(mark, self._streams.event(timed=True), self._streams.event(timed=True))
+        mark: Event | None = after  # type: ignore[assignment]  # what mark() gave
+        ticket = DeviceTicket(self._streams.event(timed=True), self._streams.event(timed=True))
         way = self._ways[direction]
         if not self._worth_staging(piece):
-            self._direct(way.link, direction, piece, ticket)
+            self._direct(way.link, direction, piece, mark, ticket)
         elif direction is Direction.OUT:
-            self._stage_out(way, piece, ticket)
+            self._stage_out(way, piece, mark, ticket)
         else:
-            self._stage_in(way, piece, ticket)
+            self._stage_in(way, piece, mark, ticket)
         return ticket
+
+    def fence(self, tickets: Sequence[Ticket]) -> DeviceFence:
+        """The ends of ``tickets``, which :meth:`start` gave."""
+        return DeviceFence(self._streams, [cast(DeviceTicket, ticket).ended for ticket in tickets])
 
     def close(self) -> None:
         """Free the buffers and end the storage's pinning; nothing is in flight any more."""
@@ -160,7 +181,9 @@ class StreamTransport:
         flat = len(flat_runs(piece))
         return len(slot_runs(piece)) < flat and len(piece) * self.block_bytes < FLAT_BYTES * flat
 
-    def _direct(self, link: Stream, direction: Direction, piece: Sequence[Copy], ticket: DeviceTicket) -> None:
+    def _direct(
+        self, link: Stream, direction: Direction, piece: Sequence[Copy], mark: Event | None, ticket: DeviceTicket
+    ) -> None:
         near: list[torch.Tensor] = []
         far: list[torch.Tensor] = []
         for first, count in flat_runs(piece):
@@ -169,13 +192,13 @@ class StreamTransport:
             row = self._blocks[first.device_block] if count == 1 else self._pool[at : at + count * self._block_words]
             near += _split_like(row, host)
             far += host
-        link.wait_event(ticket.mark)
+        _wait_for(link, mark)
         link.record_event(ticket.started)
         self._cross(link, direction, near, far)
         link.record_event(ticket.ended)
 
-    def _stage_out(self, way: _Way, piece: Sequence[Copy], ticket: DeviceTicket) -> None:
-        way.spread.wait_event(ticket.mark)
+    def _stage_out(self, way: _Way, piece: Sequence[Copy], mark: Event | None, ticket: DeviceTicket) -> None:
+        _wait_for(way.spread, mark)
         for at in range(0, len(piece), self._buffer_blocks):
             part, buffer = piece[at : at + self._buffer_blocks], way.next_buffer()
             way.spread.wait_event(buffer.free)
@@ -187,10 +210,9 @@ class StreamTransport:
             if not at:
                 way.link.record_event(ticket.started)
             self._cross(way.link, Direction.OUT, *self._buffer_and_host(buffer, part))
-            way.link.record_event(buffer.free)
-        way.link.record_event(ticket.ended)
+            self._emptied(way.link, buffer, ticket, last=at + len(part) == len(piece))
 
-    def _stage_in(self, way: _Way, piece: Sequence[Copy], ticket: DeviceTicket) -> None:
+    def _stage_in(self, way: _Way, piece: Sequence[Copy], mark: Event | None, ticket: DeviceTicket) -> None:
         for at in range(0, len(piece), self._buffer_blocks):
             part, buffer = piece[at : at + self._buffer_blocks], way.next_buffer()
             way.link.wait_event(buffer.free)
@@ -200,12 +222,16 @@ class StreamTransport:
             way.link.record_event(buffer.full)
             way.spread.wait_event(buffer.full)
             if not at:
-                way.spread.wait_event(ticket.mark)
+                _wait_for(way.spread, mark)
             self._streams.copy(
                 way.spread, [self._blocks[copy.device_block] for copy in part], buffer.blocks[: len(part)]
             )
-            way.spread.record_event(buffer.free)
-        way.spread.record_event(ticket.ended)
+            self._emptied(way.spread, buffer, ticket, last=at + len(part) == len(piece))
+
+    def _emptied(self, stream: Stream, buffer: _Buffer, ticket: DeviceTicket, *, last: bool) -> None:
+        """Note where a part of the piece has left its buffer; for the last one that is the end of the piece as well."""
+        buffer.free = ticket.ended if last else self._streams.event()
+        stream.record_event(buffer.free)
 
     def _buffer_and_host(self, buffer: _Buffer, part: Sequence[Copy]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Stretches of the buffer and the host memory they belong to, one pair for each run of slots."""
@@ -234,6 +260,11 @@ class StreamTransport:
         if host is None:
             host = self._slots[slot] = [part.view(torch.int64) for part in self._storage.host_runs(slot)]
         return host
+
+
+def _wait_for(stream: Stream, mark: Event | None) -> None:
+    if mark is not None:
+        stream.wait_event(mark)
 
 
 def _split_like(row: torch.Tensor, host: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -107,7 +107,7 @@ class ThreadStreams:
     def current(self) -> ThreadStream:
         return self.compute
 
-    def stream(self) -> ThreadStream:
+    def stream(self, *, first: bool = False) -> ThreadStream:
         # Some streams are ten times as slow as others, another one for every seed.
         self.made.append(ThreadStream(self.delay_s * self._random.choice((0.1, 1.0)), self.seed + len(self.made)))
         return self.made[-1]
@@ -187,7 +187,9 @@ class Life:
     """Random compute and copies over all blocks and slots, as an engine that uses every freedom of the contract.
 
     A block or slot is used again in the very moment the contract allows it: compute overwrites the source of a copy out
-    as soon as its end was polled, the host the source of a copy in likewise. ``check`` compares every block and slot and
+    as soon as its end was polled, the host the source of a copy in likewise. Copies that touch nothing which compute has
+    touched since a mark go after that mark, whatever else was submitted since; and where there is a fence, compute reads and
+    overwrites blocks while the copies that touch them are under way. ``check`` compares every block and slot and
     everything that compute read on the way with what doing one thing after the other would have given.
     """
 
@@ -198,8 +200,13 @@ class Life:
         self.ids = iter(range(1 << 30))
         self.device = [next(self.values) for _ in range(storage.device_blocks)]
         self.host = [next(self.values) for _ in range(storage.host_blocks)]
+        self.work = 0  # given to compute, and how much of it was when each block was touched last
+        self.touched = [0] * storage.device_blocks
+        self.under_way: dict[int, Copy] = {}
+        self.fenced = 0
+        self.marked: tuple[object | None, int] = (None, 0)
         for block, value in enumerate(self.device):
-            compute.write(block, value)
+            self._write(block, value)
         for slot, value in enumerate(self.host):
             fill_host(storage, slot, value)
         self.sources: set[int] = set()  # blocks that a copy out reads
@@ -210,18 +217,32 @@ class Life:
 
     def live(self, rounds: int) -> None:
         for _ in range(rounds):
-            self.random.choice((self.write, self.read, self.copy, self.copy, self.poll))()
+            self.random.choice((self.write, self.read, self.copy, self.copy, self.poll, self.mark, self.fence))()
+
+    def mark(self) -> None:
+        self.marked = self.mover.mark(), self.work
+
+    def fence(self) -> None:
+        some = self.random.sample(sorted(self.under_way), self.random.randint(0, min(3, len(self.under_way))))
+        fence = self.mover.fence(some)
+        if fence is not None:
+            fence.join()
+            for copy in map(self.under_way.__getitem__, some):
+                self._read(copy.device_block)
+                self.device[copy.device_block] = next(self.values)
+                self._write(copy.device_block, self.device[copy.device_block])
+                self.fenced += 1
 
     def write(self) -> None:
         free = [b for b in range(len(self.device)) if b not in self.sources | self.targets]
         for block in self.random.sample(free, min(len(free), 3)):
             self.device[block] = next(self.values)
-            self.compute.write(block, self.device[block])
+            self._write(block, self.device[block])
 
     def read(self) -> None:
         there = [b for b in range(len(self.device)) if b not in self.targets]
         for block in self.random.sample(there, min(len(there), 2)):
-            self.reads.append((self.compute.read(block), self.device[block]))
+            self._read(block)
 
     def copy(self) -> None:
         blocks = [b for b in range(len(self.device)) if b not in self.sources | self.targets]
@@ -242,7 +263,11 @@ class Life:
                 self.device[block] = self.host[slot]
                 self.targets.add(block)
             self.slots.add(slot)
-        self.mover.submit([Copy(next(self.ids), direction, b, s) for b, s in zip(chosen, where, strict=True)])
+        mark, at = self.marked
+        after = mark if all(self.touched[block] <= at for block in chosen) else None
+        copies = [Copy(next(self.ids), direction, b, s) for b, s in zip(chosen, where, strict=True)]
+        self.under_way |= {copy.id: copy for copy in copies}
+        self.mover.submit(copies, after)
 
     def poll(self) -> None:
         for done in self.mover.poll():
@@ -260,16 +285,29 @@ class Life:
         assert [read() for read in last] == [{value} for value in self.device]
         assert [host_values(self.storage, slot) for slot in range(len(self.host))] == [{value} for value in self.host]
 
+    def _read(self, block: int) -> None:
+        self._touch(block)
+        self.reads.append((self.compute.read(block), self.device[block]))
+
+    def _write(self, block: int, value: int) -> None:
+        self._touch(block)
+        self.compute.write(block, value)
+
+    def _touch(self, block: int) -> None:
+        self.work += 1
+        self.touched[block] = self.work
+
     def _end(self, done: CopyDone) -> None:
         assert done.error is None
         assert done.started_ns <= done.ended_ns
         self.done += 1
+        del self.under_way[done.copy.id]
         block, slot = done.copy.device_block, done.copy.host_slot
         self.slots.remove(slot)
         if done.copy.direction is Direction.OUT:
             self.sources.remove(block)
             self.device[block] = next(self.values)
-            self.compute.write(block, self.device[block])
+            self._write(block, self.device[block])
         else:
             self.targets.remove(block)
             self.host[slot] = next(self.values)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kvtrace.engine.errors import ConfigError
 from kvtrace.engine.geometry import KVGeometry
-from kvtrace.engine.storage import Storage, chunk_sizes
+from kvtrace.engine.storage import Storage
 
 GEOMETRY = KVGeometry(layers=2, kv_heads=2, head_dim=4, element_bytes=4)
 DEVICE, HOST = 6, 7
@@ -99,15 +99,6 @@ def test_a_host_tier_of_no_slots_is_possible() -> None:
         storage.copy_out(0, 0)
 
 
-@given(total=st.integers(0, 1 << 38), most=st.sampled_from([1 << 20, 1 << 28, 1 << 30, 1 << 32]))
-def test_chunks_are_powers_of_two_and_hardly_exceed_what_was_asked_for(total: int, most: int) -> None:
-    sizes = chunk_sizes(total, most)
-    assert all(size & (size - 1) == 0 and size <= most for size in sizes)
-    assert total <= sum(sizes) < total + (1 << 16)
-    assert sizes == sorted(sizes, reverse=True)
-    assert len(sizes) <= total // most + 20
-
-
 def test_a_host_tier_that_cannot_be_pinned_is_there_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
     """Without an accelerator pinning fails for real; ``meta`` is a device that is not the CPU."""
     storage = Storage(GEOMETRY, 2, HOST, device="meta", host_chunk_bytes=1 << 12)
@@ -122,13 +113,6 @@ def test_a_host_tier_that_cannot_be_pinned_is_there_all_the_same(caplog: pytest.
         assert [record.getMessage().count("pageable") for record in caplog.records] == [1]
     assert sum(part.numel() for part in storage.host_runs(0, HOST)) == HOST * GEOMETRY.block_bytes
     storage.close()
-
-
-def test_slots_become_usable_one_chunk_after_the_other() -> None:
-    storage = Storage(GEOMETRY, 2, HOST, device="meta", host_chunk_bytes=3000)
-    for size, ready in ((3000, 1), (3000, 2), (3000, 4), (3000, 5), (3000, HOST)):
-        storage._add(torch.empty(size, dtype=torch.uint8))
-        assert storage.ready_host_blocks == ready
 
 
 def test_closing_ends_the_pinning() -> None:

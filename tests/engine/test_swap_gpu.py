@@ -10,9 +10,12 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+from kvtrace.engine import host_memory
 from kvtrace.engine.calibrate import calibrate
 from kvtrace.engine.errors import ConfigError
 from kvtrace.engine.geometry import KVGeometry
+from kvtrace.engine.graphs import Capturer
+from kvtrace.engine.host_memory import HostMemory
 from kvtrace.engine.sizing import plan_pools
 from kvtrace.engine.storage import Storage
 from kvtrace.engine.swap.contract import Copy, Direction
@@ -152,6 +155,43 @@ def test_pinned_memory_is_what_was_asked_for_and_comes_while_the_device_works() 
     storage.close()
 
 
+def test_device_graphs_can_be_captured_while_memory_is_pinned() -> None:
+    storage = Storage(QWEN3_8B, 8, 3000, device="cuda", dtype=torch.bfloat16)
+    values = torch.zeros(1 << 20, device="cuda")
+    capturer, captured = Capturer(), 0
+    storage.start_pinning()
+    while storage.ready_host_blocks < 3000 or not captured:
+        graph = capturer.capture(lambda: values.add_(1))
+        before = values.clone()
+        graph.replay()
+        assert torch.equal(values, before + 1)
+        captured += 1
+    assert all(part.is_pinned() for part in storage.host_runs(0, 3000))
+    storage.close()
+
+
+@pytest.mark.parametrize("registered", [True, False])
+def test_host_memory_of_either_kind_keeps_every_byte_and_is_given_back(
+    registered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_memory, "registers", lambda: registered)
+    memory = HostMemory(3 << 20, torch.device("cuda"), 1 << 20)
+    memory.start(gently=True)
+    assert memory.wait(60)
+    assert memory.pinned_bytes == 3 << 20
+    rows = list(memory.rows(1000, (3 << 20) - 8))
+    sent = [torch.randint(0, 256, (row.numel(),), dtype=torch.uint8, device="cuda") for row in rows]
+    for row, values in zip(rows, sent, strict=True):
+        row.copy_(values, non_blocking=True)
+    back = [row.to("cuda", non_blocking=True) for row in rows]
+    assert all(torch.equal(one, other) for one, other in zip(back, sent, strict=True))
+    registered_rows = memory._registered
+    assert len(registered_rows) == (3 if registered else 0)
+    del memory, rows
+    gc.collect()
+    assert registered_rows == []
+
+
 def test_copies_end_while_compute_goes_on() -> None:
     """Nothing on the way waits for the whole device."""
     with _tier(QWEN3_8B, 40, 40) as (storage, mover):
@@ -165,6 +205,46 @@ def test_copies_end_while_compute_goes_on() -> None:
         assert not after.query()  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
         assert storage.ready_host_blocks == 40
+
+
+def test_compute_behind_a_fence_finds_what_was_copied_in_and_the_host_has_not_waited() -> None:
+    with _tier(QWEN3_8B, 60, 60, cycles=0) as (storage, mover):
+        words = storage.device_bytes.view(torch.int64).view(60, -1)
+        words.copy_(torch.arange(60, device="cuda")[:, None].expand_as(words))
+        _run(mover, [Copy(index, OUT, 59 - index, index) for index in range(20)])
+        words.fill_(-1)
+        blocks = random.Random(3).sample(range(60), 20)
+        places = torch.tensor(blocks, device="cuda")
+        torch.cuda._sleep(200_000_000)  # type: ignore[no-untyped-call]
+        mover.submit([Copy(100 + index, IN, block, index) for index, block in enumerate(blocks)])
+        ids = [100 + index for index in range(20)]
+        while (fence := mover.fence(ids)) is None:
+            pass
+        fence.join()
+        seen = words[places]
+        over = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        over.record()
+        assert not over.query()  # type: ignore[no-untyped-call]
+        over.synchronize()
+        assert sorted(done.copy.id for done in mover.poll()) == ids
+        assert seen[:, 0].tolist() == [59 - index for index in range(20)]
+        assert bool((seen == seen[:, :1]).all())
+
+
+def test_a_copy_with_a_mark_does_not_wait_for_what_came_after_it() -> None:
+    with _tier(QWEN3_8B, 40, 40) as (storage, mover):
+        storage.pool.fill_(3.0)
+        mark = mover.mark()
+        torch.cuda.synchronize()
+        torch.cuda._sleep(2_000_000_000)  # type: ignore[no-untyped-call]
+        after = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        after.record()
+        mover.submit([Copy(index, OUT, 39 - 2 * index, index) for index in range(20)], mark)
+        while mover.in_flight():
+            mover.wait(WAIT_S)
+            mover.poll()
+        assert not after.query()  # type: ignore[no-untyped-call]
+        assert all(bool((part.view(torch.bfloat16) == 3.0).all()) for part in storage.host_runs(0, 20))
 
 
 def test_a_pool_that_does_not_fit_names_need_and_free() -> None:
