@@ -22,6 +22,10 @@ ENV_GRAPHS: Final = "KVTRACE_DEVICE_GRAPHS"
 """``1`` asks for device graphs, ``0`` forbids them; unset, CUDA uses them and ROCm does not."""
 _SELF_TEST_S: Final = 120
 _WARM_UPS: Final = 2
+_FEWEST_TOKENS: Final = 32
+MOST_TOKENS: Final = 2048
+"""Tokens of the largest step of prefill that gets a graph. On an H200 such a step takes 50 ms, its launches one by one 40
+on a quiet machine and 90 on a busy one; beyond, the device outlasts the host in any case."""
 
 _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -64,6 +68,19 @@ class Capturer:
 def buckets(most: int) -> tuple[int, ...]:
     """Batch sizes that get a graph: 1, 2, 4, 8, 16, 24, 32 … up to ``most``, which is always one of them."""
     sizes = [1, 2, 4, *range(8, most, 8)]
+    return (*(size for size in sizes if size < most), most)
+
+
+def prefill_sizes(step_tokens: int) -> tuple[int, ...]:
+    """Tokens that steps of prefill are padded to, each of which gets a graph: 32, 48 … 128, 192, 256, 384 and so on.
+
+    Up to ``step_tokens`` rounded up to 16, for aligned rows and full tiles, and to :data:`MOST_TOKENS`. The small ones are
+    what an agent that comes back needs: 16 tokens of padding are 4 % of its step. No larger step computes half as much
+    again as it was asked for.
+    """
+    most = -(-min(step_tokens, MOST_TOKENS) // 16) * 16
+    powers = [128 << power for power in range(most.bit_length())]
+    sizes = sorted([*range(_FEWEST_TOKENS, 128, 16), *powers, *(size + size // 2 for size in powers)])
     return (*(size for size in sizes if size < most), most)
 
 

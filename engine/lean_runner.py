@@ -14,21 +14,22 @@ import torch
 from torch import Tensor
 
 from .batch import UNREAD, Chunk
-from .graphs import Capturer, Graph, buckets, graphs_wanted
+from .graphs import Capturer, Graph, buckets, graphs_wanted, prefill_sizes
 from .model.cache import cache_root
 from .model.lean import LeanWeights
 from .model.lean_forward import LeanDecoder, StepTensors, TokenTensors, Wrap
 from .model.skinny_tiles import LayerTilings
 from .runner import unread_error
-from .sampling import choose, sample, to_device
+from .sampling import choose, sample
+from .small_copies import Sender, small_copy
 from .stepinputs import Layout, StepInputs, StepViews
 from .storage import Storage
 
 _READS: Final = 3
 """Pinned buffers for sampled ids: as many launches may be unread before one has to be waited for."""
-_SMALL: Final = (32, 64, 128, 256)
-"""Tokens that small steps of prefill are padded to; these get graphs too, since the device outruns the host there."""
-_TOKEN_MULTIPLE: Final = 16  # larger ones are padded to a multiple of this: aligned rows, full tiles
+_TOKEN_MULTIPLE: Final = 16
+"""What steps of prefill without a graph are padded to a multiple of: aligned rows, full tiles."""
+_WARM_UP_TOKENS: Final = 512
 ENV_COMPILE: Final = "KVTRACE_COMPILE"
 """``0`` leaves the decoder uncompiled: slower steps, but no minute at the first start, and for a torch that cannot."""
 _ENV_COMPILED: Final = "TORCHINDUCTOR_CACHE_DIR"
@@ -85,7 +86,7 @@ class LeanRunner:
 
     A step in which every chunk has one token decodes: it is padded to one of a few batch sizes, each of which is
     compiled for that shape and, where graphs are used, captured at the start. Any other step takes the path of
-    prefill, compiled once for every number of tokens. Nothing in :meth:`launch` waits for the device unless a chunk
+    prefill, compiled once for every number of tokens, and captured for some numbers that smaller steps are padded to. Nothing in :meth:`launch` waits for the device unless a chunk
     has a chooser, which looks at each token.
 
     Args:
@@ -114,8 +115,11 @@ class LeanRunner:
         self._decoder = LeanDecoder(weights, storage.pool, wrap)
         self._width = storage.geometry.blocks_for(limits.context_tokens)
         self._buckets = buckets(limits.slots)
+        self._sizes = prefill_sizes(limits.step_tokens)
         layouts = [self._prefill_layout(limits.step_tokens), *map(self._decode_layout, self._buckets)]
-        self._inputs = StepInputs(layouts, storage.geometry.block_tokens, self._device)
+        self._copy = small_copy(self._device)
+        self._send = Sender(self._device, self._copy)
+        self._inputs = StepInputs(layouts, storage.geometry.block_tokens, self._device, self._copy)
         self._views = {size: self._inputs.views(self._decode_layout(size)) for size in self._buckets}
         self._before = torch.zeros(self._room, dtype=torch.int64, device=self._device)
         self._rows: dict[int, int] = {}
@@ -129,9 +133,9 @@ class LeanRunner:
 
     @torch.inference_mode()
     def capture(self) -> None:
-        """Compile and capture every batch size, the largest first, since the others then find room in its memory."""
+        """Compile and capture every size of step, the largest first, since the others then find room in its memory."""
         capturer = Capturer()
-        for tokens in reversed([size for size in _SMALL if size <= self._limits.step_tokens]):
+        for tokens in reversed(self._sizes):
             layout = self._prefill_layout(tokens)
             self._inputs.fill(layout, (), {})
             views = self._inputs.views(layout)
@@ -144,7 +148,7 @@ class LeanRunner:
     def warm_up(self) -> None:
         """Compile what prefill needs; nothing is written. Graphs have compiled what decoding needs."""
         self._enter_thread()
-        layout = self._prefill_layout(min(2 * _SMALL[-1], self._limits.step_tokens))
+        layout = self._prefill_layout(min(_WARM_UP_TOKENS, self._limits.step_tokens))
         views = self._inputs.views(layout)
         for whole in (False, True):
             self._inputs.fill(layout, (), {})
@@ -182,7 +186,7 @@ class LeanRunner:
         self._rows = rows
         launched = _Launched(rows, read)
         read.holder = launched
-        read.ids.copy_(self._before, non_blocking=True)
+        self._copy(read.ids, self._before)
         if read.event is not None:
             read.event.record()
         return launched
@@ -220,7 +224,8 @@ class LeanRunner:
                 shape.scale,
                 weights.dtype,
                 self._device,
-                self._limits.step_tokens,
+                # No whole prompt below takes cuDNN's way: see _launch_prefill.
+                self._limits.step_tokens if self._limits.step_tokens > self._sizes[-1] else 0,
             )
 
     def _free_read(self) -> _Read:
@@ -254,8 +259,7 @@ class LeanRunner:
 
     def _prefill_layout(self, tokens: int) -> Layout:
         multiple = -(-tokens // _TOKEN_MULTIPLE) * _TOKEN_MULTIPLE
-        small = next((size for size in _SMALL if size >= tokens), multiple)
-        padded = small if small <= self._limits.step_tokens else multiple
+        padded = next((size for size in self._sizes if size >= tokens), multiple)
         return Layout(padded, self._room, self._width)
 
     def _launch_prefill(self, chunks: Sequence[Chunk], before: dict[int, int]) -> _Chosen | None:
@@ -266,8 +270,8 @@ class LeanRunner:
             chosen = graph.replay()
         else:
             # Attention may take the keys straight from the projections where they are all there is (padding comes
-            # last, so no query looks there). With a graph or without one, a small step does the same.
-            whole = len(chunks) == 1 and chunks[0].start == 0 and layout.tokens not in _SMALL
+            # last, so no query looks there). Steps of the captured sizes do the same with graphs or without.
+            whole = len(chunks) == 1 and chunks[0].start == 0 and layout.tokens not in self._sizes
             chosen = self._prefill(self._inputs.views(layout), whole=whole)
         return chosen if any(chunk.sample for chunk in chunks) else None
 
@@ -286,12 +290,12 @@ class LeanRunner:
         """Replace the most likely tokens by what the chunks ask for, if any asks for something else."""
         if all(chunk.sampling.greedy for _, chunk in sampling):
             return
-        rows = to_device([row for row, _ in sampling], self._device)
+        rows = self._send([row for row, _ in sampling], self._device)
         chunks, logits = [chunk for _, chunk in sampling], chosen.logits[rows]
         if all(chunk.sampling.chooser is None for chunk in chunks):
-            self._before[rows] = choose(logits, chunks)
+            self._before[rows] = choose(logits, chunks, self._send)
         else:
-            self._before[rows] = to_device(sample(logits, chunks), self._device)
+            self._before[rows] = self._send(sample(logits, chunks), self._device)
 
 
 def _attention(views: StepViews) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -14,6 +14,19 @@ from .chooser import Chooser, TokenLogprobs
 from .sequence import LEAST_TEMPERATURE, Sampling
 
 __all__ = ["LEAST_TEMPERATURE", "sample"]
+
+
+class Send(Protocol):
+    """Takes numbers to a device without waiting for it."""
+
+    def __call__(self, values: Sequence[Any], device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+        """``values`` as a tensor on ``device``."""
+        ...
+
+
+def to_device(values: Sequence[Any], device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """``values`` as a tensor on ``device``; on a GPU queued behind its work instead of waiting for it."""
+    return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)
 
 
 def sample(logits: Tensor, chunks: Sequence[Chunk]) -> list[int]:
@@ -36,20 +49,15 @@ def sample(logits: Tensor, chunks: Sequence[Chunk]) -> list[int]:
     return tokens
 
 
-def choose(logits: Tensor, chunks: Sequence[Chunk]) -> Tensor:
+def choose(logits: Tensor, chunks: Sequence[Chunk], send: Send = to_device) -> Tensor:
     """The same as int64 ``[len(chunks)]``, without waiting for the device, from logits that nobody edits any more."""
     chosen = logits.argmax(dim=-1)
     drawn = [row for row, chunk in enumerate(chunks) if chunk.sampling.draws]
     if drawn:
-        rows = to_device(drawn, logits.device)
+        rows = send(drawn, logits.device)
         uniforms = [_uniform(chunks[row].seed, chunks[row].generated) for row in drawn]
-        chosen[rows] = _draw(logits[rows], [chunks[row].sampling for row in drawn], uniforms)
+        chosen[rows] = _draw(logits[rows], [chunks[row].sampling for row in drawn], uniforms, send)
     return chosen
-
-
-def to_device(values: Sequence[Any], device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """``values`` as a tensor on ``device``; on a GPU queued behind its work instead of waiting for it."""
-    return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)
 
 
 def _edited(logits: Tensor, choosers: dict[int, Chooser]) -> Tensor:
@@ -63,12 +71,12 @@ def _edited(logits: Tensor, choosers: dict[int, Chooser]) -> Tensor:
     return edited
 
 
-def _draw(logits: Tensor, settings: Sequence[Sampling], uniforms: Sequence[float]) -> Tensor:
+def _draw(logits: Tensor, settings: Sequence[Sampling], uniforms: Sequence[float], send: Send) -> Tensor:
     """For each row the token at its quantile of the filtered distribution, most likely tokens first.
 
     ``top_k`` comes first, then ``top_p`` over what is left, then ``min_p``.
     """
-    temperature, top_p, min_p, uniform = to_device(
+    temperature, top_p, min_p, uniform = send(
         [[one.temperature, one.top_p, one.min_p, quantile] for one, quantile in zip(settings, uniforms, strict=True)],
         logits.device,
         torch.float64,
@@ -77,7 +85,7 @@ def _draw(logits: Tensor, settings: Sequence[Sampling], uniforms: Sequence[float
     if any(one.top_k > 0 for one in settings):
         # A number of 64 bits and more would fail the step of everybody in it.
         most = logits.shape[-1]
-        kept = to_device([min(one.top_k or most, most) for one in settings], logits.device).unsqueeze(-1)
+        kept = send([min(one.top_k or most, most) for one in settings], logits.device).unsqueeze(-1)
         places = torch.arange(logits.shape[-1], device=logits.device)
         ordered = ordered.masked_fill(places >= kept, -torch.inf)
     probabilities = ordered.softmax(dim=-1)

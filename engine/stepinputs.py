@@ -1,4 +1,4 @@
-"""What one step needs on the device: one flat buffer there, filled by one copy from pinned memory.
+"""What one step needs on the device: one flat buffer there, filled by one small copy from pinned memory.
 
 The buffer never moves, so a captured graph can read it; its first part means different things in steps of different
 shapes (:class:`Layout`). On the host it exists twice: while the copy of one step may still wait behind the step
@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from .batch import UNREAD, Chunk
+from .small_copies import SmallCopy, by_copy_engine
 
 _ALIGN: Final = 32
 """Sections begin at multiples of this many int32, so that compiled code finds every input aligned."""
@@ -78,12 +79,18 @@ class _Stage:
 
 
 class StepInputs:
-    """The buffer for steps of up to the largest of ``layouts``, on ``device``, for blocks of ``block_tokens``."""
+    """The buffer for steps of up to the largest of ``layouts``, on ``device``, for blocks of ``block_tokens``.
 
-    def __init__(self, layouts: Sequence[Layout], block_tokens: int, device: torch.device) -> None:
+    ``copy`` takes a step's inputs there.
+    """
+
+    def __init__(
+        self, layouts: Sequence[Layout], block_tokens: int, device: torch.device, copy: SmallCopy = by_copy_engine
+    ) -> None:
         ints = max(layout.starts()[-1] for layout in layouts)
         pinned = device.type == "cuda"
         self._block_tokens = block_tokens
+        self._copy = copy
         self._device = torch.zeros(ints, dtype=torch.int32, device=device)
         self._stages = [_Stage(ints, pinned) for _ in range(_STAGES)]
         self._next = 0
@@ -106,7 +113,7 @@ class StepInputs:
             stage.copied.synchronize()
         write_step(stage.lay_out(layout), stage.tables, chunks, before, self._block_tokens)
         used = layout.starts()[-1]
-        self._device[:used].copy_(stage.tensor[:used], non_blocking=True)
+        self._copy(self._device[:used], stage.tensor[:used])
         if stage.copied is not None:
             stage.copied.record()
 
@@ -135,14 +142,16 @@ def write_step(
         views.write_slots[:used] = [_slot(chunk, block_tokens) for chunk in chunks]
     else:
         for chunk, first, count in zip(chunks, starts, counts, strict=False):
-            positions = np.arange(chunk.start, chunk.start + count)
-            views.positions[first : first + count] = positions
-            slots = np.asarray(chunk.table)[positions // block_tokens] * block_tokens + positions % block_tokens
-            views.write_slots[first : first + count] = np.where(positions >= chunk.write_from, slots, -1)
+            if count == 1:  # arrays would take several times as long
+                views.positions[first], views.write_slots[first] = chunk.start, _slot(chunk, block_tokens)
+            else:
+                views.positions[first : first + count] = np.arange(chunk.start, chunk.start + count)
+                views.write_slots[first : first + count] = _slots(chunk, block_tokens)
     views.query_starts[: sequences + 1] = starts
     # One query for each padding row of a decoding step, none for that of another.
     padding = len(views.key_lengths) - sequences
-    views.query_starts[sequences + 1 :] = used if used != sequences else np.arange(used + 1, used + 1 + padding)
+    decode = used == sequences and len(views.ids) == len(views.key_lengths)
+    views.query_starts[sequences + 1 :] = np.arange(used + 1, used + 1 + padding) if decode else used
     views.key_lengths[:sequences] = [chunk.start + count for chunk, count in zip(chunks, counts, strict=True)]
     views.key_lengths[sequences:] = 0
     rows = [end - 1 for chunk, end in zip(chunks, starts[1:], strict=True) if chunk.sample]
@@ -154,6 +163,13 @@ def write_step(
             tables[row] = chunk.table
             fitting = chunk.table[: views.tables.shape[1]]  # a table may have room beyond the longest context
             views.tables[row, : len(fitting)] = fitting
+
+
+def _slots(chunk: Chunk, block_tokens: int) -> Ints:
+    positions = np.arange(chunk.start, chunk.start + len(chunk.tokens))
+    first = chunk.start // block_tokens
+    blocks = np.asarray(chunk.table[first : positions[-1] // block_tokens + 1])[positions // block_tokens - first]
+    return np.where(positions >= chunk.write_from, blocks * block_tokens + positions % block_tokens, -1)
 
 
 def _slot(chunk: Chunk, block_tokens: int) -> int:

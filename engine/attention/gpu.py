@@ -41,7 +41,14 @@ def paged_attention(
         return dense.attend(query, key, value, scale)
     tiles = prefill_tiles(target, head_dim, query.element_size())
     splits = prefill_splits(target, tiles, tokens, heads, kv_heads, most_keys)
-    return triton_prefill.prefill(query, pool, layer, query_starts, key_lengths, tables, scale, window, tiles, splits)
+    step = (query_starts, key_lengths, tables, scale, window)
+    beside = decode_tiles(target, head_dim, query.element_size(), len(key_lengths), kv_heads, most_keys)
+    # Of several sequences those with one query decode, which the other kernel does in less than half the time.
+    apart = len(key_lengths) > 1 and beside.join
+    output = triton_prefill.prefill(query, pool, layer, *step, tiles, splits, singles=not apart)
+    if apart:
+        triton_decode.decode_beside(query, pool, layer, *step, beside, output)
+    return output
 
 
 def rotated_decode(

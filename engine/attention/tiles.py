@@ -90,7 +90,7 @@ def prefill_splits(target: Target, tiles: PrefillTiles, tokens: int, heads: int,
     A turn that comes back has few new tokens and many keys: undivided, most of the device would idle.
     """
     queries = max(1, tiles.rows // (heads // kv_heads))
-    programs = (tokens // queries + 1) * kv_heads
+    programs = ceil(tokens / queries) * kv_heads
     best, most_used = 1, 0.0
     for splits in PREFILL_SPLITS:
         waves = splits * programs / target.processors

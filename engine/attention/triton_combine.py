@@ -22,6 +22,7 @@ def combine_splits(
     logs: tl.tensor,
     output: tl.tensor,
     pair: tl.tensor,
+    target: tl.tensor,
     SPLITS: tl.constexpr,
     CHUNK: tl.constexpr,
     GROUP: tl.constexpr,
@@ -29,7 +30,7 @@ def combine_splits(
     HEAD_DIM: tl.constexpr,
     DIMS: tl.constexpr,
 ) -> None:
-    """Weigh the splits of one pair by their sums of exponentials and store the result.
+    """Weigh the splits of one pair by their sums of exponentials and store the result as that of pair ``target``.
 
     ``CHUNK`` splits are loaded at once: their loads wait for memory together, not one after the other.
     """
@@ -68,7 +69,7 @@ def combine_splits(
         part = tl.where((log > float("-inf"))[:, :, None], part, 0.0)
         result += tl.sum(part * tl.exp2(log - base[None, :])[:, :, None], 0)
     result = result / tl.where(total == 0.0, 1.0, total)[:, None]
-    tl.store(output + pair * (GROUP * HEAD_DIM) + cells, result.to(output.dtype.element_ty), mask=inside)
+    tl.store(output + target * (GROUP * HEAD_DIM) + cells, result.to(output.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -85,7 +86,7 @@ def combine_kernel(
 ) -> None:
     """Combine the splits of one pair; grid ``(pairs,)``."""
     pair = tl.program_id(0).to(tl.int64)
-    combine_splits(sums, logs, output, pair, SPLITS, CHUNK, GROUP, HEADS, HEAD_DIM, DIMS)
+    combine_splits(sums, logs, output, pair, pair, SPLITS, CHUNK, GROUP, HEADS, HEAD_DIM, DIMS)
 
 
 def partial_sums(pairs: int, splits: int, group: int, head_dim: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -5,11 +5,15 @@ once. The step's own key and value come straight from the arguments: the program
 and writes them to the pool, where no other program reads them in this step. One launch therefore does the whole layer,
 with a second one to combine the splits where the last program to finish does not do that.
 
+In a step of prefill the same kernel serves the sequences that decode beside it (:func:`decode_beside`): 128 rows of a tile
+with one query in them would take most of such a step's attention.
+
 The way of dividing: Dao et al., Flash-Decoding (2023).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -77,6 +81,7 @@ def decode_kernel(
     output: tl.tensor,
     head_norm: tl.tensor,
     rotary: tl.tensor,
+    query_starts: tl.tensor,
     eps: tl.tensor,
     scale: tl.tensor,
     layer: tl.tensor,
@@ -103,16 +108,26 @@ def decode_kernel(
     JOIN: tl.constexpr,
     ROTATED: tl.constexpr,
     NORMED: tl.constexpr,
+    BESIDE: tl.constexpr,
 ) -> None:
     """Attention of one (sequence, KV head, split); grid ``(sequences, kv_heads, SPLITS)``.
 
     ``ROTATED``: query and key come as the projection gives them; ``NORMED``: each head is normed before it is rotated.
+    ``BESIDE``: the step has sequences of many queries too, which are left alone, and all KV is in the pool already.
     """
     sequence = tl.program_id(0)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
     length = tl.load(key_lengths + sequence)
-    slot = tl.load(write_slots + sequence)
+    if BESIDE:
+        first = tl.load(query_starts + sequence)
+        if tl.load(query_starts + sequence + 1) - first != 1:
+            return
+        token = first.to(tl.int64)
+        slot = tl.full((), -1, tl.int64)
+    else:
+        token = sequence.to(tl.int64)
+        slot = tl.load(write_slots + sequence)
     fresh = (slot >= 0) & (length > 0)
 
     # Keys in the pool that this sequence sees: low … high - 1. A fresh key is not there yet.
@@ -128,7 +143,6 @@ def decode_kernel(
     dims = tl.arange(0, DIMS)
     real = rows < GROUP
     inside = real[:, None] & (dims < HEAD_DIM)[None, :]
-    token = sequence.to(tl.int64)
     heads = kv_head * GROUP + rows
     query_rows = token * query_token_stride + heads * query_head_stride
     turns = rotary + token * HEAD_DIM
@@ -139,7 +153,7 @@ def decode_kernel(
     scale2 = scale * 1.4426950408889634  # scores in base 2: exp2 is one instruction
     # 64 bits throughout: a pool has more than 2^31 elements.
     layer_base = pool + layer.to(tl.int64) * pool_layer_stride + kv_head * (BLOCK_TOKENS * HEAD_DIM)
-    table = tables + token * table_stride
+    table = tables + sequence.to(tl.int64) * table_stride
 
     peak = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
@@ -188,10 +202,11 @@ def decode_kernel(
         tl.store(cell + pool_kind_stride, new_value, mask=own)
 
     result = result / tl.where(total == 0.0, 1.0, total)[:, None]
-    pair = token * tl.num_programs(1) + kv_head
+    pair = sequence.to(tl.int64) * tl.num_programs(1) + kv_head
+    target = token * tl.num_programs(1) + kv_head
     cells = rows[:, None] * HEAD_DIM + dims[None, :]
     if SPLITS == 1:
-        tl.store(output + pair * (GROUP * HEAD_DIM) + cells, result.to(output.dtype.element_ty), mask=inside)
+        tl.store(output + target * (GROUP * HEAD_DIM) + cells, result.to(output.dtype.element_ty), mask=inside)
     else:
         at = pair * SPLITS + split
         tl.store(sums + at * (GROUP * HEAD_DIM) + cells, result, mask=inside & (total > 0.0)[:, None])
@@ -202,7 +217,7 @@ def decode_kernel(
             done = tl.atomic_add(counters + pair, 1, sem="acq_rel")
             if done == SPLITS - 1:
                 tl.store(counters + pair, 0)
-                combine_splits(sums, logs, output, pair, SPLITS, CHUNK, GROUP, HEADS, HEAD_DIM, DIMS)
+                combine_splits(sums, logs, output, pair, target, SPLITS, CHUNK, GROUP, HEADS, HEAD_DIM, DIMS)
 
 
 def decode(
@@ -226,24 +241,69 @@ def decode(
     With ``rotary``, query and key are normed and rotated first: see :func:`.rotated.rotated_decode`.
     Launches on one device must follow each other (one stream): with ``tiles.join`` they share the counters.
     """
-    sequences, heads, head_dim = query.shape
-    kv_heads = key.shape[1]
+    output = query.new_empty(query.shape)
+    step = (write_slots, None, key_lengths, tables)
+    _launch((query, key, value), pool, layer, *step, scale, window, tiles, output, rotary, head_norm, eps)
+    return output
+
+
+def decode_beside(
+    query: Tensor,
+    pool: Tensor,
+    layer: int,
+    query_starts: Tensor,
+    key_lengths: Tensor,
+    tables: Tensor,
+    scale: float,
+    window: int,
+    tiles: DecodeTiles,
+    output: Tensor,
+) -> None:
+    """Attention of those sequences of a packed step that have one query, into their rows of ``output`` and no others.
+
+    Their KV is in the pool already. Arguments as in :func:`.ops.paged_attention`; ``output`` is contiguous. ``tiles`` must
+    be of the kind that joins, since a kernel that combines does not know the rows.
+    """
+    if tiles.splits > 1 and _counters_of(query.device, key_lengths.shape[0] * pool.shape[3]) is None:
+        tiles = replace(tiles, splits=1)
+    step = (key_lengths, query_starts, key_lengths, tables)  # nothing looks at where to write
+    _launch((query, query, query), pool, layer, *step, scale, window, tiles, output)
+
+
+def _launch(
+    states: tuple[Tensor, Tensor, Tensor],
+    pool: Tensor,
+    layer: int,
+    write_slots: Tensor,
+    query_starts: Tensor | None,
+    key_lengths: Tensor,
+    tables: Tensor,
+    scale: float,
+    window: int,
+    tiles: DecodeTiles,
+    output: Tensor,
+    rotary: Tensor | None = None,
+    head_norm: Tensor | None = None,
+    eps: float = 0.0,
+) -> None:
+    """Start the kernel, and the one that combines where that is needed; without ``query_starts`` all sequences decode."""
+    query, (sequences,) = states[0], key_lengths.shape
+    heads, head_dim = query.shape[1:]
+    kv_heads = pool.shape[3]
     group = heads // kv_heads
     rows, dims = max(16, triton.next_power_of_2(group)), max(16, triton.next_power_of_2(head_dim))
-    output = query.new_empty(query.shape)
     sums, logs, counters = output, output, None  # unused where nothing is divided
     if tiles.splits > 1:
         pairs = sequences * kv_heads
         sums, logs = partial_sums(pairs, tiles.splits, group, head_dim, query.device)
         counters = _counters_of(query.device, pairs) if tiles.join else None
     decode_kernel[sequences, kv_heads, tiles.splits](
-        *(query, key, value, pool, write_slots, key_lengths, tables, sums, logs),
+        *(*states, pool, write_slots, key_lengths, tables, sums, logs),
         *(tables if counters is None else counters, output),
         *(query if head_norm is None else head_norm, query if rotary is None else rotary),
+        key_lengths if query_starts is None else query_starts,
         *(eps, scale, layer, window),
-        *query.stride()[:2],
-        *key.stride()[:2],
-        *value.stride()[:2],
+        *(stride for one in states for stride in one.stride()[:2]),
         *pool.stride()[:3],
         tables.stride(0),
         BLOCK_TOKENS=pool.shape[4],
@@ -258,13 +318,13 @@ def decode(
         JOIN=counters is not None,
         ROTATED=rotary is not None,
         NORMED=head_norm is not None,
+        BESIDE=query_starts is not None,
         num_warps=tiles.warps,
         num_stages=tiles.stages,
         enable_fp_fusion=True,
     )
     if tiles.splits > 1 and counters is None:
         combine(sums, logs, output, kv_heads, tiles.splits)
-    return output
 
 
 def _counters_of(device: torch.device, pairs: int) -> Tensor | None:

@@ -112,19 +112,24 @@ def prefill_kernel(
     TILE: tl.constexpr,
     WINDOWED: tl.constexpr,
     DIVIDED: tl.constexpr,
+    SINGLES: tl.constexpr,
     SEARCH: tl.constexpr,
 ) -> None:
     """``ROWS // SIDE`` queries of one sequence, ``SIDE`` of the ``GROUP`` heads of one KV head.
 
-    Grid ``(tokens // (ROWS // SIDE) + sequences + 1, kv_heads * PARTS, splits)``: each sequence begins a run of its own,
+    Grid ``((tokens // (ROWS // SIDE) + sequences + 1) * kv_heads * PARTS, splits)``: each sequence begins a run of its own,
     and one more beyond the last stands for rows of no sequence, whose output becomes zero. ``DIVIDED``: the keys are
-    divided among several splits, whose sums another kernel combines.
+    divided among several splits, whose sums another kernel combines. Without ``SINGLES``, sequences with one query are
+    left to another kernel.
     """
     QUERIES: tl.constexpr = ROWS // SIDE
-    # The last queries of a prompt have the most keys: they go first, so that no long program is left alone at the end.
-    run = tl.num_programs(0) - 1 - tl.program_id(0)
-    kv_head = tl.program_id(1) // PARTS
-    part = tl.program_id(1) % PARTS
+    WIDTH: tl.constexpr = HEADS // GROUP * PARTS
+    # The last queries of a prompt have the most keys: they go first, those of all heads, so that no long program is left
+    # alone at the end.
+    number = tl.program_id(0)
+    run = tl.num_programs(0) // WIDTH - 1 - number // WIDTH
+    kv_head = number % WIDTH // PARTS
+    part = number % PARTS
 
     sequence = -1
     for base in range(0, sequences + 1, SEARCH):
@@ -136,6 +141,8 @@ def prefill_kernel(
     is_real = sequence < sequences
     last_row = tl.load(query_starts + sequence + 1, mask=is_real, other=0)
     queries_here = tl.where(is_real, last_row, tokens) - first_row
+    if not SINGLES:
+        queries_here = tl.where(is_real & (queries_here == 1), 0, queries_here)
     first_query = (run - (first_row // QUERIES + sequence)) * QUERIES
     if first_query >= queries_here:
         return
@@ -143,12 +150,12 @@ def prefill_kernel(
 
     rows = tl.arange(0, ROWS)
     dims = tl.arange(0, DIMS)
-    number = first_query + rows // SIDE
+    query_number = first_query + rows // SIDE
     head_in_group = part * SIDE + rows % SIDE
-    real = (rows < QUERIES * SIDE) & (number < queries_here) & (head_in_group < GROUP)
+    real = (rows < QUERIES * SIDE) & (query_number < queries_here) & (head_in_group < GROUP)
     head = kv_head * GROUP + head_in_group
     inside = real[:, None] & (dims < HEAD_DIM)[None, :]
-    token = (first_row + number).to(tl.int64)
+    token = (first_row + query_number).to(tl.int64)
     queries = tl.load(
         query + token[:, None] * query_token_stride + head[:, None] * query_head_stride + dims[None, :],
         mask=inside,
@@ -160,7 +167,7 @@ def prefill_kernel(
     table = tables + tl.cast(sequence, tl.int64) * table_stride
 
     first_position = keys_end - queries_here + first_query
-    seen_to = keys_end - queries_here + number
+    seen_to = keys_end - queries_here + query_number
     seen_from = seen_to * 0
     first_tile = 0
     if WINDOWED:
@@ -174,8 +181,8 @@ def prefill_kernel(
     end = tl.where(keys_end > 0, end, 0)
     begin = first_tile
     if DIVIDED:
-        share = tl.cdiv(end - first_tile, tl.num_programs(2))
-        begin = first_tile + tl.program_id(2) * share
+        share = tl.cdiv(end - first_tile, tl.num_programs(1))
+        begin = first_tile + tl.program_id(1) * share
         end = tl.minimum(begin + share, end)
 
     peak = tl.full([ROWS], float("-inf"), tl.float32)
@@ -228,7 +235,7 @@ def prefill_kernel(
     if DIVIDED:
         # Laid out as the decode kernel's: for each (token, KV head) and split the heads that share the KV head.
         pair = token * (HEADS // GROUP) + kv_head
-        at = pair * tl.num_programs(2) + tl.program_id(2)
+        at = pair * tl.num_programs(1) + tl.program_id(1)
         cells = (at * GROUP + head_in_group)[:, None] * HEAD_DIM + dims[None, :]
         tl.store(sums + cells, result, mask=inside & (total > 0.0)[:, None])
         tl.store(logs + at * GROUP + head_in_group, peak + tl.log2(total), mask=real)
@@ -248,10 +255,12 @@ def prefill(
     window: int,
     tiles: PrefillTiles,
     splits: int = 1,
+    singles: bool = True,
 ) -> Tensor:
     """Attention of a packed step whose KV is in the pool already; arguments as in :func:`.ops.paged_attention`.
 
-    With ``splits`` above 1 the keys are divided among that many programs, for steps too small to fill the device.
+    With ``splits`` above 1 the keys are divided among that many programs, for steps too small to fill the device. Without
+    ``singles`` the rows of sequences with one query get anything, for :func:`.triton_decode.decode_beside` to fill.
     """
     tokens, heads, head_dim = query.shape
     kv_heads = pool.shape[3]
@@ -264,7 +273,8 @@ def prefill(
     if splits > 1:
         sums, logs = partial_sums(tokens * kv_heads, splits, group, head_dim, query.device)
     dims = max(16, triton.next_power_of_2(head_dim))
-    prefill_kernel[tokens // (tiles.rows // side) + sequences + 1, kv_heads * parts, splits](
+    runs = tokens // (tiles.rows // side) + sequences + 1
+    prefill_kernel[runs * kv_heads * parts, splits](
         *(query, pool, query_starts, key_lengths, tables, sums, logs, output),
         *(scale, layer, tokens, sequences, window),
         *query.stride()[:2],
@@ -281,6 +291,7 @@ def prefill(
         TILE=tiles.keys,
         WINDOWED=window > 0,
         DIVIDED=splits > 1,
+        SINGLES=singles,
         SEARCH=_SEARCH,
         num_warps=tiles.warps,
         num_stages=tiles.stages,

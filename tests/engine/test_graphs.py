@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtrace.engine.errors import ConfigError
-from kvtrace.engine.graphs import ENV_GRAPHS, buckets, graphs_wanted, self_test
+from kvtrace.engine.graphs import ENV_GRAPHS, MOST_TOKENS, buckets, graphs_wanted, prefill_sizes, self_test
 
 
 @given(st.integers(1, 300))
@@ -17,6 +17,18 @@ def test_every_batch_has_a_bucket_that_is_not_much_larger(most: int) -> None:
     for batch in range(1, most + 1):
         bucket = next(size for size in sizes if size >= batch)
         assert bucket < max(2 * batch, batch + 8)
+
+
+@given(st.integers(1, 5000))
+def test_every_step_of_prefill_finds_a_size_that_is_not_much_larger(step_tokens: int) -> None:
+    sizes = prefill_sizes(step_tokens)
+    assert list(sizes) == sorted(set(sizes))
+    assert all(size % 16 == 0 for size in sizes)
+    assert min(step_tokens, MOST_TOKENS) <= sizes[-1] < min(step_tokens, MOST_TOKENS) + 16
+    assert len(sizes) <= 15  # each takes a fraction of a second at the start
+    for tokens in range(1, min(step_tokens, MOST_TOKENS) + 1):
+        size = next(size for size in sizes if size >= tokens)
+        assert size < max(1.5 * tokens, 33)
 
 
 def test_graphs_are_for_cuda_unless_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,8 @@ from kvtrace.engine.model.lean import lean_weights
 from kvtrace.engine.model.skinny_tiles import ModelSizes, Tiling, layer_tilings, whole_tiling
 from kvtrace.engine.sequence import Sampling
 from kvtrace.engine.storage import Storage
+from kvtrace.engine.swap.streams import TorchStreams
+from kvtrace.engine.swap.transport import DeviceFence
 
 from .lean_support import FAMILIES, GREEDY, PROMPTS, expected, generate, lean_runner, random_model
 
@@ -193,6 +195,30 @@ def test_a_model_decodes_by_skinny_products_as_without() -> None:
 
 
 def test_an_engine_on_a_gpu_parks_and_returns_agents_without_changing_a_token() -> None:
+    _work_and_check()
+
+
+def test_steps_launched_while_their_blocks_still_come_give_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    copy, join = TorchStreams.copy, DeviceFence.join
+    joined = []
+
+    def late(self: TorchStreams, stream: Any, targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
+        torch.cuda.set_stream(stream)
+        torch.cuda._sleep(20_000_000)  # type: ignore[no-untyped-call]  # ten milliseconds
+        copy(self, stream, targets, sources)
+
+    def counted(self: DeviceFence) -> None:
+        joined.append(self)
+        join(self)
+
+    monkeypatch.setattr(TorchStreams, "copy", late)
+    monkeypatch.setattr(DeviceFence, "join", counted)
+    _work_and_check()
+    assert joined
+
+
+def _work_and_check() -> None:
+    """Six agents of which the pool holds two take three turns; their tokens are those of transformers."""
     model = load_model("random:tiny", device="cuda", dtype=torch.float32)
     config = EngineConfig(
         device_blocks=40, host_blocks=128, slots=4, step_tokens=64, context_tokens=512, policy=PolicyMode.SWAP

@@ -41,6 +41,15 @@ def test_the_buffer_holds_what_the_chunks_say_whatever_it_held_before(sequence: 
         _check(inputs, layout, chunks, rows)
 
 
+def test_an_empty_step_of_prefill_has_no_queries_at_all() -> None:
+    """It is what a graph is captured with: rows of padding with a query would lie behind the step's tokens."""
+    layout = Layout(2, SEQUENCES, WIDTH)
+    inputs = StepInputs([layout], BLOCK, torch.device("cpu"))
+    inputs.fill(layout, (), {})
+    assert inputs.views(layout).query_starts.tolist() == [0] * (SEQUENCES + 1)
+    assert inputs.views(layout).key_lengths.tolist() == [0] * SEQUENCES
+
+
 def _check(inputs: StepInputs, layout: Layout, chunks: list[Chunk], rows: dict[int, int]) -> None:
     views = inputs.views(layout)
     tokens = [(chunk, place, token) for chunk in chunks for place, token in enumerate(chunk.tokens, chunk.start)]

@@ -198,3 +198,10 @@ def prefill_cases() -> Iterator[Case]:
     yield Case(((40, 60), (1, 5)), 4, 1, 80)
     yield Case(((9, 30),), 40, 1, 64)
     yield Case(tuple((1 + index % 3, 4 + index) for index in range(67)), 1, 1, 64)
+
+
+def beside_cases() -> Iterator[Case]:
+    """Steps of prefill with sequences that decode in them, first, last and in between."""
+    yield Case(((5, 40), (1, 130), (1, 0), (2, 2), (1, 17)), 8, 2, 64, extra_tokens=3)
+    yield Case(((1, 90), (9, 30)), 4, 2, 64, window=19)
+    yield Case(((1, 5), (20, 40)), 4, 1, 80)

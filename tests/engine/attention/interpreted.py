@@ -17,7 +17,17 @@ from torch import Tensor
 from kvtrace.engine.attention import triton_decode, triton_prefill, triton_write
 from kvtrace.engine.attention.tiles import DecodeTiles, PrefillTiles
 
-from .cases import Attend, Case, build, check, check_rotated, decode_cases, prefill_cases, rotated_cases
+from .cases import (
+    Attend,
+    Case,
+    beside_cases,
+    build,
+    check,
+    check_rotated,
+    decode_cases,
+    prefill_cases,
+    rotated_cases,
+)
 
 # What the devices' tables choose, and splits of every kind: none, some of them empty, joined by the last or by a kernel.
 DECODE: Final = (
@@ -40,13 +50,17 @@ def by_decode(tiles: DecodeTiles) -> Attend:
     return attend
 
 
-def by_prefill(tiles: PrefillTiles, splits: int) -> Attend:
-    """The op by the kernels that write and prefill."""
+def by_prefill(tiles: PrefillTiles, splits: int, beside: DecodeTiles | None = None) -> Attend:
+    """The op by the kernels that write and prefill; ``beside`` leaves single queries to the decode kernel."""
 
     def attend(query: Tensor, key: Tensor, value: Tensor, pool: Tensor, layer: int, *step: Any) -> Tensor:
         slots, starts, lengths, tables, scale, _, window, _ = step
         triton_write.write_kv(key, value, pool, layer, slots)
-        return triton_prefill.prefill(query, pool, layer, starts, lengths, tables, scale, window, tiles, splits)
+        places = (starts, lengths, tables, scale, window)
+        output = triton_prefill.prefill(query, pool, layer, *places, tiles, splits, singles=beside is None)
+        if beside is not None:
+            triton_decode.decode_beside(query, pool, layer, *places, beside, output)
+        return output
 
     return attend
 
@@ -92,6 +106,9 @@ def planned() -> dict[str, Callable[[], None]]:
     for case in prefill_cases():
         for shape, splits in PREFILL if len(case.sequences) < 9 else PREFILL[:1]:
             add(f"prefill-{shape.rows}x{shape.keys}x{splits}", case, by_prefill(shape, splits))
+    for case in beside_cases():
+        add("beside-undivided", case, by_prefill(*PREFILL[0], DecodeTiles(64, 1, 4, 1, join=True)))
+        add("beside-joined", case, by_prefill(*PREFILL[1], DECODE[2]))
     half = Case(((1, 33), (1, 0), (1, 70), (1, 1)), 8, 2, 128)
     add("decode-float16", half, by_decode(DECODE[2]), torch.float16, 4e-3)
     add("prefill-float16", half, by_prefill(*PREFILL[1]), torch.float16, 4e-3)

@@ -70,7 +70,15 @@ def test_decode_compiles_within_the_cards_limits(card: str, head_dim: int, dtype
     _assert_fits(_decode(card, head_dim, dtype, tiles), card)
 
 
-def _decode(card: str, head_dim: int, dtype: str, tiles: DecodeTiles) -> Any:
+@pytest.mark.parametrize(
+    ("card", "dtype"), [("sm_90", "bf16"), ("sm_90", "fp32"), ("gfx942", "bf16"), ("gfx1201", "fp16")]
+)
+def test_decoding_beside_prefill_compiles_within_the_cards_limits(card: str, dtype: str) -> None:
+    tiles = decode_tiles(Target(card, 132), 128, DTYPES[dtype], 8, 8, 4096)
+    _assert_fits(_decode(card, 128, dtype, tiles, beside=True), card)
+
+
+def _decode(card: str, head_dim: int, dtype: str, tiles: DecodeTiles, *, beside: bool = False) -> Any:
     constants = {
         "BLOCK_TOKENS": 16,
         "GROUP": 4,
@@ -82,8 +90,9 @@ def _decode(card: str, head_dim: int, dtype: str, tiles: DecodeTiles) -> Any:
         "CHUNK": chunk_of(tiles.splits, 4, head_dim),
         "HEADS": 4,
         "JOIN": tiles.join,
-        "ROTATED": head_dim == 128,
-        "NORMED": head_dim == 128,
+        "ROTATED": head_dim == 128 and not beside,
+        "NORMED": head_dim == 128 and not beside,
+        "BESIDE": beside,
     }
     return _compile(triton_decode.decode_kernel, constants, dtype, card, tiles.warps, tiles.stages)
 
@@ -106,6 +115,7 @@ def test_prefill_compiles_within_the_cards_limits(card: str, head_dim: int, dtyp
         "TILE": tiles.keys,
         "WINDOWED": windowed,
         "DIVIDED": windowed,
+        "SINGLES": not windowed,
         "SEARCH": 64,
     }
     kernel = triton_prefill.prefill_kernel

@@ -20,6 +20,7 @@ from tests.engine.attention.cases import (
     BLOCK_TOKENS,
     LAYER,
     Case,
+    beside_cases,
     build,
     check,
     check_rotated,
@@ -44,7 +45,7 @@ LARGE = (
 )
 
 
-@pytest.mark.parametrize("case", [*CASES, *LARGE], ids=str)
+@pytest.mark.parametrize("case", [*CASES, *beside_cases(), *LARGE], ids=str)
 def test_bf16_matches_the_reference(case: Case) -> None:
     for seed in range(3):
         step = build(case, seed, "cuda", torch.bfloat16)

@@ -38,6 +38,7 @@ def test_a_short_turn_over_a_long_context_is_divided() -> None:
     target = Target("sm_90", 132)
     tiles = prefill_tiles(target, 128, 2)
     assert prefill_splits(target, tiles, 100, 32, 8, 8192) == 4
+    assert prefill_splits(target, tiles, 128, 32, 8, 8192) == 4  # what it is padded to
     assert prefill_splits(target, tiles, 6900, 32, 8, 8192) == 1
     assert prefill_splits(target, tiles, 100, 32, 8, tiles.keys) == 1
 
