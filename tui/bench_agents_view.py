@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -17,9 +17,11 @@ from .format import bytes_text, seconds_text
 
 if TYPE_CHECKING:
     from kvtrace.engine.bench.agents.client import TurnRecord
-    from kvtrace.engine.bench.agents.figures import Figures
 
-    from .commands.bench_agents import Run
+    from .bench_cells import Derived, Group
+
+
+_NOTHING: Final = "–"
 
 
 class TurnBar:
@@ -47,75 +49,106 @@ class TurnBar:
             self._console.print(f"{record.agent}: {record.error}", markup=False, highlight=False)
 
 
-def show(runs: Sequence[Run]) -> None:
-    """Print one column a run."""
+def show(groups: Sequence[Group], known: Sequence[Group], resident_ttft_s: float | None = None) -> None:
+    """Print one column a group of runs; with several seeds the median, and the least and greatest of what matters most.
+
+    ``known`` are the groups to compare with, these among them.
+    """
+    from .bench_cells import derive
+
     table = Table(box=None, pad_edge=False)
     table.add_column("")
-    for run in runs:
-        table.add_column(f"{run.figures.agents} agents", justify="right")
-    for title, cells in _rows(runs):
-        if any(cell != "–" for cell in cells):
+    for group in groups:
+        table.add_column(f"{group.agents} agents", justify="right")
+    rows = [(title, [cell(group) for group in groups]) for title, cell in _measured()]
+    derived = [derive(group, known, resident_ttft_s) for group in groups]
+    rows += [(title, [cell(one) for one in derived]) for title, cell in _derived()]
+    for title, cells in rows:
+        if any(cell != _NOTHING for cell in cells):
             table.add_row(title, *cells)
     console = PipedConsole()
     console.print(table)
-    if not all(run.figures.token_ids_returned for run in runs):
+    if not all(run["token_ids_returned"] for group in groups for run in group.runs):
         console.print("The server returns no token ids: what an agent generated could not be found in a cache again.")
 
 
-def _rows(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
-    figures = [run.figures for run in runs]
+def _measured() -> list[tuple[str, Callable[[Group], str]]]:
+    """Rows that a group's own runs give."""
     return [
-        ("turns/s", [f"{one.turns_per_s:.2f}" for one in figures]),
-        ("… of a card where KV moves for free", [_share(run.of_ideal) for run in runs]),
-        ("returns/s in the busy window", [_number(one.returns_per_s_busy) for one in figures]),
-        ("agents decoding in it", [_number(one.decoding_mean) for one in figures]),
-        ("b", [_number(one.b) for one in figures]),
-        ("return: first token, p50", [_time(one.return_ttft_s.p50) for one in figures]),
-        ("return: first token, p95", [_time(one.return_ttft_s.p95) for one in figures]),
-        ("return: first token, p99", [_time(one.return_ttft_s.p99) for one in figures]),
-        ("new prompt: first token, p50", [_time(one.first_ttft_s.p50) for one in figures]),
-        ("time a token, p50", [_time(one.tpot_s.p50) for one in figures]),
-        ("time a token, p99", [_time(one.tpot_s.p99) for one in figures]),
-        ("prompt tokens", [f"{one.prompt_tokens:,}" for one in figures]),
-        ("… computed", [_count(one.computed_tokens) for one in figures]),
-        ("… for the second time", [_count(one.reprefilled_tokens) for one in figures]),
-        ("… from host memory", [_count(one.host_tokens) for one in figures]),
-        ("copied to the host", [_moved(run, "out_bytes") for run in runs]),
-        ("copied back", [_moved(run, "in_bytes") for run in runs]),
-        (
-            "idle KV out of VRAM, of all byte-seconds",
-            [_share(run.moved.freed_share if run.moved else None) for run in runs],
-        ),
-        ("failed", [_failures(one) for one in figures]),
-        ("makespan", [seconds_text(one.makespan_s) for one in figures]),
+        ("turns/s", lambda group: _spread(group, _number, "turns_per_s")),
+        ("… of a card where KV moves for free", lambda group: _spread(group, _share, "turns_per_s_of_ideal")),
+        ("returns/s in the busy window", lambda group: _number(group.median("returns_per_s_busy"))),
+        ("agents decoding in it", lambda group: _spread(group, _number, "decoding_mean")),
+        ("b", lambda group: _number(group.median("b"))),
+        ("return: first token, p50", lambda group: _spread(group, _time, "return_ttft_s", "p50")),
+        ("… where KV moves for free", lambda group: _time(group.median("ideal_return_ttft_p50_s"))),
+        ("… of it waiting for a slot", lambda group: _time(group.median("return_queued_s", "p50"))),
+        ("… of it restoring", lambda group: _time(group.median("return_restoring_s", "p50"))),
+        ("… of it computing and on the way", lambda group: _time(group.median("return_starting_s", "p50"))),
+        ("return: first token, p95", lambda group: _time(group.median("return_ttft_s", "p95"))),
+        ("return: first token, p99", lambda group: _time(group.median("return_ttft_s", "p99"))),
+        ("new prompt: first token, p50", lambda group: _time(group.median("first_ttft_s", "p50"))),
+        ("time a token, p50", lambda group: _time(group.median("tpot_s", "p50"))),
+        ("time a token, p99", lambda group: _time(group.median("tpot_s", "p99"))),
+        ("prompt tokens", lambda group: _count(group.median("prompt_tokens"))),
+        ("… computed", lambda group: _count(group.median("computed_tokens"))),
+        ("… for the second time", lambda group: _count(group.median("reprefilled_tokens"))),
+        ("… from host memory", lambda group: _count(group.median("host_tokens"))),
+        ("copied to the host", lambda group: _bytes(group.median("moved", "out_bytes"))),
+        ("copied back", lambda group: _bytes(group.median("moved", "in_bytes"))),
+        ("idle KV out of VRAM, of all byte-seconds", lambda group: _share(group.median("moved", "freed_share"))),
+        ("failed", lambda group: _failures(group)),
+        ("makespan", lambda group: _time(group.median("makespan_s"))),
+        ("processor time of this client", lambda group: _share(group.median("client_cpu_share"))),
     ]
 
 
+def _derived() -> list[tuple[str, Callable[[Derived], str]]]:
+    """Rows that need other groups."""
+    return [
+        ("returns within twice the resident first token", lambda one: _share(one.served_share)),
+        ("turns/s ÷ those of agents that fit", lambda one: _number(one.measured_multiple)),
+        ("… where KV moves for free", lambda one: _number(one.ideal_multiple)),
+        ("… predicted with queueing", lambda one: _number(one.queued_multiple)),
+        ("… bound 1/(1-b), b of agents that fit", lambda one: _number(one.ceiling_multiple)),
+        ("… 1/(1-b), b as measured here", lambda one: _number(one.own_multiple)),
+        ("turns/s ÷ no swap", lambda one: _number(one.of_no_swap)),
+    ]
+
+
+def _spread(group: Group, text: Callable[[float | None], str], *path: str) -> str:
+    middle = group.middle(*path)
+    if middle is None or len(group.runs) == 1:
+        return text(None if middle is None else middle.median)
+    return f"{text(middle.median)} ({text(middle.low)}–{text(middle.high)})"
+
+
 def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"
+    return _NOTHING if value is None else f"{value:.2f}"
 
 
 def _share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0%}"
+    return _NOTHING if value is None else f"{value:.0%}"
 
 
-def _count(value: int | None) -> str:
-    return "–" if value is None else f"{value:,}"
+def _count(value: float | None) -> str:
+    return _NOTHING if value is None else f"{value:,.0f}"
 
 
 def _time(value: float | None) -> str:
-    return "–" if value is None else seconds_text(value)
+    return _NOTHING if value is None else seconds_text(value)
 
 
-def _moved(run: Run, name: str) -> str:
-    return "–" if run.moved is None else bytes_text(getattr(run.moved, name))
+def _bytes(value: float | None) -> str:
+    return _NOTHING if value is None else bytes_text(int(value))
 
 
-def _failures(figures: Figures) -> str:
-    return str(figures.failed) if figures.failed else "–"
+def _failures(group: Group) -> str:
+    failed = sum(run["failed"] for run in group.runs)
+    return str(failed) if failed else _NOTHING
 
 
-def draw(runs: Sequence[Run], path: Path) -> None:
+def draw(groups: Sequence[Group], path: Path) -> None:
     """Plot turns a second, with the ideal drawn in, and the returns' first token against the number of agents.
 
     Raises:
@@ -125,14 +158,14 @@ def draw(runs: Sequence[Run], path: Path) -> None:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise CommandError("matplotlib is missing: pip install 'kvtrace[plot]'") from error
-    numbers = [run.figures.agents for run in runs]
+    numbers = [group.agents for group in groups]
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     rate, first = figure.subplots(1, 2)
-    rate.plot(numbers, [run.figures.turns_per_s for run in runs], "o-", label="measured")
-    rate.plot(numbers, [run.ideal_turns_per_s for run in runs], "k--", label="KV moves for free")
+    rate.plot(numbers, [group.median("turns_per_s") for group in groups], "o-", label="measured")
+    rate.plot(numbers, [group.median("ideal_turns_per_s") for group in groups], "k--", label="KV moves for free")
     rate.set(xlabel="agents", ylabel="turns/s", ylim=(0, None))
     for name in ("p50", "p95"):
-        seconds = [getattr(run.figures.return_ttft_s, name) for run in runs]
+        seconds = [group.median("return_ttft_s", name) for group in groups]
         first.plot(numbers, [None if value is None else value * 1e3 for value in seconds], "o-", label=name)
     first.set(xlabel="agents", ylabel="first token of a return, ms", yscale="log")
     for axes in (rate, first):

@@ -9,10 +9,12 @@ lasts as long as the longer of the two; the last chunk of a prompt yields the fi
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from statistics import median
 from typing import Final
 
 _LONGEST_MEANS: Final = 5.0
@@ -41,7 +43,8 @@ class Pace:
 class Workload:
     """Agents that all arrive at once, each with a prompt of its own, and return ``returns`` times from a tool.
 
-    Every turn generates ``generated_tokens``; a return adds ``new_tokens`` to be computed.
+    Every turn generates ``generated_tokens``; a return adds ``new_tokens`` to be computed. An agent that is done is
+    replaced at once by another, with tool times of its own, until ``lives`` of them have come one after the other.
     """
 
     agents: int
@@ -49,11 +52,15 @@ class Workload:
     returns: int = 4
     generated_tokens: int = 64
     new_tokens: int = 100
+    lives: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class TurnTime:
-    """One turn of one agent; instants are seconds since the start."""
+    """One turn of one agent; instants are seconds since the start.
+
+    ``agent`` counts on beyond the agents of the workload where others replace them.
+    """
 
     agent: int
     turn: int
@@ -78,6 +85,16 @@ class IdealRun:
         """Turns over the makespan."""
         return len(self.turns) / self.makespan_s
 
+    @property
+    def return_ttft_p50_s(self) -> float | None:
+        """Median time from an agent's return to its first token; ``None`` where none returns."""
+        waits = [turn.first_token_s - turn.arrived_s for turn in self.turns if turn.turn]
+        return median(waits) if waits else None
+
+    def between(self, start_s: float, end_s: float) -> IdealRun:
+        """The turns that ended after ``start_s`` and not after ``end_s``."""
+        return IdealRun(tuple(turn for turn in self.turns if start_s < turn.ended_s <= end_s))
+
 
 def exponential_tools(seed: int, mean_s: float = 1.868) -> ToolTime:
     """Tool times drawn for each agent and turn by themselves, so that they do not depend on who came first.
@@ -92,10 +109,13 @@ def exponential_tools(seed: int, mean_s: float = 1.868) -> ToolTime:
     return seconds
 
 
-def ideal_run(workload: Workload, pace: Pace, tool_s: ToolTime) -> IdealRun:
-    """Serve ``workload`` at ``pace`` with KV that moves for free. Needs at least one agent and one slot."""
+def ideal_run(workload: Workload, pace: Pace, tool_s: ToolTime, until_s: float = math.inf) -> IdealRun:
+    """Serve ``workload`` at ``pace`` with KV that moves for free, to its end or to ``until_s``.
+
+    Needs at least one agent and one slot.
+    """
     queue = _Queue(workload, pace, tool_s)
-    while queue.step():
+    while queue.now_s < until_s and queue.step():
         pass
     return IdealRun(tuple(queue.ended))
 
@@ -117,7 +137,7 @@ class _Queue:
 
     def __init__(self, workload: Workload, pace: Pace, tool_s: ToolTime) -> None:
         self._workload, self._pace, self._tool_s = workload, pace, tool_s
-        self._now_s = 0.0
+        self.now_s = 0.0
         self._coming = [(0.0, agent, 0) for agent in range(workload.agents)]
         self._prefilling: deque[_Request] = deque()
         self._decoding: list[_Request] = []
@@ -130,12 +150,12 @@ class _Queue:
             self._compute()
             return True
         if self._coming:
-            self._now_s = self._coming[0][0]
+            self.now_s = self._coming[0][0]
         return bool(self._coming)
 
     def _admit(self) -> None:
         work = self._workload
-        while self._coming and self._coming[0][0] <= self._now_s and self._busy < self._pace.slots:
+        while self._coming and self._coming[0][0] <= self.now_s and self._busy < self._pace.slots:
             arrived_s, agent, turn = heapq.heappop(self._coming)
             prompt = work.new_tokens if turn else work.prompt_tokens
             self._prefilling.append(_Request(agent, turn, arrived_s, prompt, work.generated_tokens))
@@ -146,9 +166,9 @@ class _Queue:
 
     def _compute(self) -> None:
         prefilled, begun = self._prefill()
-        self._now_s += self._pace.step_s(len(self._decoding), prefilled)
+        self.now_s += self._pace.step_s(len(self._decoding), prefilled)
         for request in begun:
-            request.first_token_s = self._now_s
+            request.first_token_s = self.now_s
         generating = [*self._decoding, *begun]
         for request in generating:
             request.tokens_left -= 1
@@ -170,7 +190,9 @@ class _Queue:
         return self._pace.chunk_tokens - room, begun
 
     def _end(self, request: _Request) -> None:
-        agent, turn = request.agent, request.turn
-        self.ended.append(TurnTime(agent, turn, request.arrived_s, request.first_token_s, self._now_s))
-        if turn < self._workload.returns:
-            heapq.heappush(self._coming, (self._now_s + self._tool_s(agent, turn), agent, turn + 1))
+        work, agent, turn = self._workload, request.agent, request.turn
+        self.ended.append(TurnTime(agent, turn, request.arrived_s, request.first_token_s, self.now_s))
+        if turn < work.returns:
+            heapq.heappush(self._coming, (self.now_s + self._tool_s(agent, turn), agent, turn + 1))
+        elif agent + work.agents < work.agents * work.lives:
+            heapq.heappush(self._coming, (self.now_s, agent + work.agents, 0))

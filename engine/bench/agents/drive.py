@@ -11,7 +11,7 @@ import aiohttp
 
 from kvtrace.tracer import agent, generation, headers, traced_tool
 
-from .client import ANSWER_TIMEOUT_S, CompletionClient, TurnRecord
+from .client import ANSWER_TIMEOUT_S, CompletionClient, Context, TurnRecord
 from .workload import AgentPlan, ToolCall
 
 Listener = Callable[[TurnRecord], None]
@@ -24,9 +24,11 @@ async def run_agents(
 
     A server that does not return token ids gets made-up ones back in an agent's next prompt, and cannot find their KV.
     """
+    # The first prompts, by far the longest, are written before anybody sends one: all of them are sent at once.
+    contexts = [_first_context(plan) for plan in plans]
 
     async def everybody(one: AgentRun) -> None:
-        await asyncio.gather(*(one.live(plan) for plan in plans))
+        await asyncio.gather(*(one.live(plan, context) for plan, context in zip(plans, contexts, strict=True)))
 
     return await _against(url, model, key, on_turn, everybody)
 
@@ -51,7 +53,8 @@ async def run_steadily(
 
         async def place() -> None:
             while True:
-                await one.live(renew(next(numbers)))
+                plan = renew(next(numbers))
+                await one.live(plan, _first_context(plan))
 
         places = [asyncio.create_task(place()) for _ in range(agents)]
         try:
@@ -74,14 +77,14 @@ class AgentRun:
         self._on_turn = on_turn
         self.turns: list[TurnRecord] = []
 
-    async def live(self, plan: AgentPlan) -> None:
-        """One agent from its first request to its last; it gives up after a request that failed."""
+    async def live(self, plan: AgentPlan, context: Context) -> None:
+        """One agent from its first request, for ``context``, to its last; it gives up after a request that failed."""
         await asyncio.sleep(plan.starts_s)
-        context: list[int] = []
-        with agent(plan.name, id=f"bench-{plan.name}"):
+        with agent(plan.name, id=agent_id(plan.name)):
             for number, turn in enumerate(plan.turns):
-                context += plan.new_ids(number)
-                record = TurnRecord(plan.name, number, len(context), time.monotonic())
+                if number:
+                    context.extend(plan.new_ids(number))
+                record = TurnRecord(plan.name, number, context.tokens, time.monotonic())
                 with generation("bench") as call:
                     await self._client.complete(context, turn.generated_tokens, record, headers())
                     call.usage(input_tokens=record.prompt_tokens, output_tokens=record.output_tokens)
@@ -91,9 +94,20 @@ class AgentRun:
                     self._on_turn(record)
                 if record.error is not None:
                     return
-                context += record.output_ids or plan.stand_in_ids(number)
+                context.extend(record.output_ids or plan.stand_in_ids(number))
                 if turn.call is not None:
                     await _tool(turn.call.tool)(turn.call)
+
+
+def agent_id(name: str) -> str:
+    """What the server calls the agent of that plan."""
+    return f"bench-{name}"
+
+
+def _first_context(plan: AgentPlan) -> Context:
+    context = Context()
+    context.extend(plan.new_ids(0))
+    return context
 
 
 @cache

@@ -36,7 +36,10 @@ class Figures:
     prompts queue, nor the tail, in which agents have gone. ``decoding_mean`` is how many agents were between first and
     last token in it. ``b`` is the share of the agents' own time in which their tools ran.
     ``prompt_tokens = cached_tokens + computed_tokens``; of the cached, ``host_tokens`` came from host memory. Token
-    counts are ``None`` where the server does not tell.
+    counts are ``None`` where the server does not tell. ``return_ttft_all_s`` are the first tokens of all returns in
+    ascending order, for shares that only another run's figure makes sense of. Where the server tells, a return's first
+    token is split: ``return_queued_s`` until it held a slot, ``return_restoring_s`` until its KV was there, and
+    ``return_starting_s`` the rest, which is its new tokens' computation and the way to the server and back.
     """
 
     agents: int
@@ -48,6 +51,10 @@ class Figures:
     decoding_mean: float | None
     first_ttft_s: Spread
     return_ttft_s: Spread
+    return_ttft_all_s: tuple[float, ...]
+    return_queued_s: Spread
+    return_restoring_s: Spread
+    return_starting_s: Spread
     tpot_s: Spread
     b: float | None
     prompt_tokens: int
@@ -88,6 +95,10 @@ def figures_of(turns: Sequence[TurnRecord], window: tuple[float, float] | None =
         decoding_mean=_overlap(whole, busy),
         first_ttft_s=Spread.of(turn.ttft_s for turn in whole if turn.turn == 0),
         return_ttft_s=Spread.of(turn.ttft_s for turn in returns),
+        return_ttft_all_s=tuple(sorted(round(turn.ttft_s, 5) for turn in returns if turn.ttft_s is not None)),
+        return_queued_s=Spread.of(turn.queued_s for turn in returns),
+        return_restoring_s=Spread.of(turn.restoring_s for turn in returns),
+        return_starting_s=Spread.of(_starting_s(turn) for turn in returns),
         tpot_s=Spread.of(turn.tpot_s for turn in whole),
         b=_blocked_share(whole),
         prompt_tokens=prompt,
@@ -99,6 +110,12 @@ def figures_of(turns: Sequence[TurnRecord], window: tuple[float, float] | None =
         token_ids_returned=all(turn.output_ids for turn in whole),
         errors=tuple(f"{count} × {text}" for text, count in Counter(turn.error for turn in failed).most_common(3)),
     )
+
+
+def _starting_s(turn: TurnRecord) -> float | None:
+    if turn.ttft_s is None or turn.queued_s is None or turn.restoring_s is None:
+        return None
+    return turn.ttft_s - turn.queued_s - turn.restoring_s
 
 
 def _end(turn: TurnRecord) -> float:

@@ -9,6 +9,7 @@ from typing import Final
 
 from .workload import ToolCall, Tools
 
+LONGEST_S: Final = 60.0
 _SHARES: Final = (0.1, 0.25, 0.5, 0.75, 0.9)
 # Calls seen, and the quantiles of their seconds at _SHARES.
 REAL: Final[dict[str, tuple[int, tuple[float, ...]]]] = {
@@ -24,7 +25,7 @@ REAL: Final[dict[str, tuple[int, tuple[float, ...]]]] = {
 }
 
 
-def real_tools(seed: int, longest_s: float = 60.0) -> Tools:
+def real_tools(seed: int, longest_s: float = LONGEST_S) -> Tools:
     """Draw a tool by how often it was called, then its time, each agent and turn by themselves.
 
     Between two quantiles the logarithm of the time is interpolated; beyond the last one its slope goes on, below the

@@ -4,34 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import aiohttp
 
-_PERIOD_S: Final = 0.25
+_PERIOD_S: Final = 0.5
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=5)
 _WAITING: Final = frozenset({"blocked_resident", "parking", "parked"})
 
 
 @dataclass(slots=True)
 class Moved:
-    """Bytes copied each way in a run; and byte-seconds of waiting agents' KV: all of it, and what had left VRAM."""
+    """Bytes copied each way in a run, and byte-seconds of its waiting agents' KV.
+
+    ``idle_byte_s`` is all of it, ``freed_byte_s`` what had left VRAM, and ``handed_byte_s`` what had left it less the
+    room that lay unused: so much of the idle KV's room was in the hands of agents at work. A policy that frees more than
+    anybody needs raises the second figure and not the third.
+    """
 
     out_bytes: int = 0
     in_bytes: int = 0
     idle_byte_s: float = 0.0
     freed_byte_s: float = 0.0
+    handed_byte_s: float = 0.0
 
-    def see(self, agents: Iterable[Mapping[str, Any]], seconds: float) -> None:
-        """Add ``seconds`` in which the agents were as the state's records say."""
-        for agent in agents:
-            if agent["state"] in _WAITING:
+    def see(self, state: Mapping[str, Any], own: str, seconds: float) -> None:
+        """Add ``seconds`` in which the engine was as ``state`` says; agents count whose id begins with ``own``."""
+        idle = freed = held = 0
+        for agent in state["agents"]:
+            if agent["state"] in _WAITING and agent["agent"].startswith(own):
                 # A block can be in both tiers, so the larger one is the most that is known to exist.
                 whole = max(agent["vram_bytes"], agent["host_bytes"])
-                self.idle_byte_s += whole * seconds
-                self.freed_byte_s += (whole - agent["vram_bytes"]) * seconds
+                idle += whole
+                freed += whole - agent["vram_bytes"]
+                held += agent["vram_bytes"]
+        vram = state["tiers"]["vram"]
+        unused = max(0, vram["kv_pool_bytes"] - vram["kv_active_bytes"] - held)
+        self.idle_byte_s += idle * seconds
+        self.freed_byte_s += freed * seconds
+        self.handed_byte_s += max(0, freed - unused) * seconds
 
     @property
     def freed_share(self) -> float | None:
@@ -50,10 +63,16 @@ async def read_state(session: aiohttp.ClientSession, url: str) -> dict[str, Any]
 
 
 class Watcher:
-    """Looks at the state four times a second from ``async with`` to its end; ``moved`` is complete afterwards."""
+    """Looks at the state twice a second from ``async with`` to its end; ``moved`` is complete afterwards.
 
-    def __init__(self, url: str, key: str | None = None) -> None:
-        self._url = url
+    Args:
+        url: base URL of the server.
+        own: what the ids of this run's agents begin with; the server may know those of earlier runs.
+        key: bearer key of the server.
+    """
+
+    def __init__(self, url: str, own: str = "", key: str | None = None) -> None:
+        self._url, self._own = url, own
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._task: asyncio.Task[None] | None = None
         self._first: dict[str, Any] | None = None
@@ -84,5 +103,5 @@ class Watcher:
             state = await read_state(self._session, self._url)
             now = loop.time()
             if state is not None:
-                moved.see(state["agents"], now - before)
+                moved.see(state, self._own, now - before)
             before = now

@@ -51,3 +51,34 @@ def test_lone_agent_is_only_held_up_by_its_own_work() -> None:
     run = ideal_run(Workload(1, 512, 1, 2, 100), Pace(), lambda agent, turn: 1.0)
     step_s = Pace().step_s(1, 0)
     assert run.makespan_s == pytest.approx(0.0128 + step_s + 1.0 + 0.0025 + step_s)
+
+
+def test_finished_agents_are_replaced_by_others_with_tool_times_of_their_own() -> None:
+    drawn: list[tuple[int, int]] = []
+
+    def tool_s(agent: int, turn: int) -> float:
+        drawn.append((agent, turn))
+        return 0.1
+
+    work = Workload(2, prompt_tokens=100, returns=1, generated_tokens=4, lives=3)
+    run = ideal_run(work, Pace(), tool_s)
+    assert sorted({turn.agent for turn in run.turns}) == [0, 1, 2, 3, 4, 5]
+    assert sorted(drawn) == [(agent, 0) for agent in range(6)]
+    ends = {(turn.agent, turn.turn): turn for turn in run.turns}
+    assert ends[2, 0].arrived_s == ends[0, 1].ended_s
+
+
+def test_steady_rate_is_bounded_by_the_slots_and_grows_with_agents_until_then() -> None:
+    pace = Pace()
+    rates = []
+    for agents in (8, 16, 24, 48):
+        run = ideal_run(Workload(agents, lives=1 << 30), pace, exponential_tools(1), until_s=20.0)
+        assert 19.0 < run.makespan_s < 21.0
+        rates.append(len(run.between(6.0, 20.0).turns) / 14.0)
+    assert rates == sorted(rates)
+    assert rates[-1] < pace.slots / (64 * pace.step_s(pace.slots, 0))
+
+
+def test_agents_that_never_return_have_no_first_token_of_a_return() -> None:
+    run = ideal_run(Workload(2, prompt_tokens=50, returns=0), Pace(), exponential_tools(1))
+    assert run.return_ttft_p50_s is None

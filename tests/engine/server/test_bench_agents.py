@@ -22,11 +22,26 @@ def bench(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
 
 
-def runs_of(*options: str) -> list[dict[str, Any]]:
+def document_of(*options: str) -> dict[str, Any]:
     done = bench(*options, "--json")
     assert done.returncode == 0, done.stderr
-    runs: list[dict[str, Any]] = json.loads(done.stdout)["runs"]
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def runs_of(*options: str) -> list[dict[str, Any]]:
+    runs: list[dict[str, Any]] = document_of(*options)["runs"]
     return runs
+
+
+def test_seeds_of_the_same_cell_are_summed_up_by_median_and_spread(smollm2_server: Running) -> None:
+    document = document_of("--url", smollm2_server.url, "--agents", "2", "--seeds", "1,2", "--tool", "exp:0.1", *SMALL)
+    (group,) = document["groups"]
+    rates = sorted(run["turns_per_s"] for run in document["runs"])
+    assert group["seeds"] == [1, 2]
+    assert (group["turns_per_s"]["low"], group["turns_per_s"]["high"]) == (rates[0], rates[1])
+    assert group["measured_multiple"] == pytest.approx(1.0)
+    assert 0 < group["client_cpu_share"]["median"] < 1
 
 
 def test_agents_come_back_to_what_they_left(smollm2_server: Running) -> None:
@@ -53,7 +68,8 @@ def test_finished_agents_are_replaced_in_a_steady_run(smollm2_server: Running) -
     (run,) = runs_of("--url", smollm2_server.url, "--steady", "4", *options)
     assert run["agents"] > 2
     assert run["turns"] > 0
-    assert run["ideal_turns_per_s"] is None
+    # Held against the same agents, replaced as well, where KV moves for free.
+    assert run["ideal_turns_per_s"] > 0
 
 
 def test_sessions_of_a_file_are_replayed(smollm2_server: Running, tmp_path: Path) -> None:
@@ -85,6 +101,37 @@ def test_prompts_that_cannot_fit_fail_with_the_servers_words(smollm2_server: Run
     assert "Traceback" not in done.stderr
 
 
+def test_runs_of_several_calls_and_seeds_add_up_in_one_file(smollm2_server: Running, tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    options = ("--url", smollm2_server.url, "--tool", "fixed:0.05", "--append", str(path), *SMALL)
+    one = bench(*options, "--agents", "1", "--seeds", "1,2", "--machine", "a box")
+    again = bench(*options, "--agents", "1,6", "--seeds", "2")
+    assert (one.returncode, again.returncode) == (0, 0), one.stderr + again.stderr
+    runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
+    cells = [(run["cell"]["engine"], run["cell"]["agents"], run["cell"]["seed"]) for run in runs]
+    assert cells == [("kvtrace", 1, 1), ("kvtrace", 1, 2), ("kvtrace", 6, 2)]
+    assert runs[0]["machine"]["device"] == "a box"
+    assert runs[0]["server"]["policy"] == runs[0]["cell"]["policy"]
+    # The single agents are those that never have to leave, so six can be held against them.
+    assert "twice the resident first token" in again.stdout
+    assert "predicted with queueing" in again.stdout
+
+
+def test_another_call_with_the_same_seed_finds_no_prompt_of_the_first_one_cached(smollm2_server: Running) -> None:
+    for _ in range(2):
+        (run,) = runs_of("--url", smollm2_server.url, "--agents", "1", "--tool", "fixed:0", *SMALL)
+        assert run["computed_tokens"] >= 60
+
+
+def test_file_of_something_else_is_refused_before_anything_is_measured(smollm2_server: Running, tmp_path: Path) -> None:
+    path = tmp_path / "other.json"
+    path.write_text("[]", encoding="utf-8")
+    done = bench("--url", smollm2_server.url, "--append", str(path))
+    assert done.returncode == 1
+    assert "holds no runs" in done.stderr
+    assert path.read_text(encoding="utf-8") == "[]"
+
+
 def test_no_server_is_one_sentence() -> None:
     done = bench("--url", "http://127.0.0.1:9", "--agents", "1")
     assert done.returncode == 3
@@ -92,7 +139,15 @@ def test_no_server_is_one_sentence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("--tool", "exp:-1"), ("--tool", "gamma:2"), ("--agents", "0"), ("--agents", "8,x")]
+    ("option", "value"),
+    [
+        ("--tool", "exp:-1"),
+        ("--tool", "gamma:2"),
+        ("--tool", "real:x"),
+        ("--seeds", "1,x"),
+        ("--agents", "0"),
+        ("--agents", "8,x"),
+    ],
 )
 def test_senseless_options_are_usage_errors(option: str, value: str, smollm2_server: Running) -> None:
     done = bench("--url", smollm2_server.url, option, value)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,11 +36,20 @@ def test_rates_and_first_tokens_of_a_small_run() -> None:
     assert figures.return_ttft_s.p50 == pytest.approx(0.1)
     assert figures.return_ttft_s.p99 == pytest.approx(0.5)
     assert figures.first_ttft_s.p50 == pytest.approx(1.0)
+    assert figures.return_ttft_all_s == pytest.approx((0.1, 0.5))
 
 
 def test_tokens_are_split_into_cached_and_computed() -> None:
     figures = figures_of(RUN)
     assert (figures.prompt_tokens, figures.cached_tokens, figures.computed_tokens) == (400, 185, 215)
+
+
+def test_first_token_of_a_return_is_split_into_what_the_server_tells_and_the_rest() -> None:
+    told = {"queued_s": 0.2, "restoring_s": 0.1}
+    figures = figures_of([*RUN[:2], turn("b", 1, 4.0, 4.5, 5.5, **told)])
+    assert (figures.return_queued_s.p50, figures.return_restoring_s.p50) == (0.2, 0.1)
+    assert figures.return_starting_s.p50 == pytest.approx(0.2)
+    assert figures_of(RUN).return_starting_s == Spread(None, None, None)
 
 
 def test_token_counts_that_the_server_does_not_tell_are_unknown() -> None:
@@ -89,16 +100,33 @@ def test_spread_is_ordered_and_made_of_values_seen(values: list[float]) -> None:
     assert {spread.p50, spread.p95, spread.p99} <= set(values)
 
 
-def test_idle_kv_that_left_vram_counts_as_freed() -> None:
-    moved = Moved()
-    moved.see(
-        [
-            {"state": "parked", "vram_bytes": 20, "host_bytes": 100},
-            {"state": "blocked_resident", "vram_bytes": 50, "host_bytes": 50},
-            {"state": "generating", "vram_bytes": 70, "host_bytes": 0},
+def state(pool_bytes: int, active_bytes: int, *agents: tuple[str, str, int, int]) -> dict[str, Any]:
+    return {
+        "tiers": {"vram": {"kv_pool_bytes": pool_bytes, "kv_active_bytes": active_bytes}},
+        "agents": [
+            {"agent": name, "state": what, "vram_bytes": vram, "host_bytes": host} for name, what, vram, host in agents
         ],
-        seconds=2.0,
-    )
-    assert moved.idle_byte_s == 300.0
-    assert moved.freed_byte_s == 160.0
+    }
+
+
+def test_idle_kv_that_left_vram_counts_as_freed_and_as_handed_over_where_others_use_the_room() -> None:
+    moved = Moved()
+    waiting = (("a-1", "parked", 20, 100), ("a-2", "blocked_resident", 50, 50))
+    moved.see(state(150, 70, *waiting, ("a-3", "generating", 70, 0)), "a-", seconds=2.0)
+    assert (moved.idle_byte_s, moved.freed_byte_s) == (300.0, 160.0)
     assert moved.freed_share == pytest.approx(160 / 300)
+    # 70 bytes are held by waiting agents and 70 in use, so 10 lie unused: of the 80 freed, others have 70.
+    assert moved.handed_byte_s == 140.0
+
+
+def test_room_that_nobody_uses_is_freed_but_not_handed_over() -> None:
+    moved = Moved()
+    moved.see(state(1000, 10, ("a-1", "parked", 0, 100)), "a-", seconds=1.0)
+    assert (moved.freed_byte_s, moved.handed_byte_s) == (100.0, 0.0)
+
+
+def test_agents_of_other_runs_do_not_count() -> None:
+    moved = Moved()
+    moved.see(state(100, 100, ("b-1", "parked", 0, 100)), "a-", seconds=1.0)
+    assert moved.idle_byte_s == 0.0
+    assert moved.freed_share is None

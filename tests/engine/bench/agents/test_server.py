@@ -1,0 +1,85 @@
+"""Who serves, and waiting until it can be measured, against a small HTTP server that answers as the real ones do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+
+pytest.importorskip("aiohttp")
+
+from aiohttp import web
+
+from kvtrace.engine.bench.agents.server import ServerFacts, find_model, identify, wait_for_host_tier
+
+T = TypeVar("T")
+Answers = dict[str, Iterator[dict[str, Any]]]
+
+
+def against(answers: Answers, ask: Callable[[str], Awaitable[T]]) -> T:
+    """Serve ``answers`` by path, the last one for ever, and ask."""
+
+    async def handle(request: web.Request) -> web.Response:
+        if request.path not in answers:
+            raise web.HTTPNotFound
+        return web.json_response(text=json.dumps(next(answers[request.path])))
+
+    async def both() -> T:
+        app = web.Application()
+        app.router.add_get("/{path:.*}", handle)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        with socket.socket() as listening:
+            listening.bind(("127.0.0.1", 0))
+            await web.SockSite(runner, listening).start()
+            try:
+                return await ask(f"http://127.0.0.1:{listening.getsockname()[1]}")
+            finally:
+                await runner.cleanup()
+
+    return asyncio.run(both())
+
+
+def states(*host_bytes: int, device: str = "cuda:0", policy: str = "auto") -> Iterator[dict[str, Any]]:
+    last = 0
+    for last in host_bytes:
+        yield {"device": device, "policy": policy, "tiers": {"host": {"total_bytes": last}}}
+    while True:
+        yield {"device": device, "policy": policy, "tiers": {"host": {"total_bytes": last}}}
+
+
+def test_growing_host_tier_is_waited_for() -> None:
+    state = states(10, 20, 30)
+    waited = against({"/v1/kv/state": state}, lambda url: wait_for_host_tier(url, steady_s=0.6))
+    assert waited is not None
+    assert waited > 0.3  # two looks later it had grown to the end
+    assert next(state)["tiers"]["host"]["total_bytes"] == 30
+
+
+def test_tier_that_never_ends_growing_is_given_up() -> None:
+    grown = ({"device": "cuda:0", "policy": "auto", "tiers": {"host": {"total_bytes": size}}} for size in range(10**6))
+    assert against({"/v1/kv/state": grown}, lambda url: wait_for_host_tier(url, longest_s=0.6)) is None
+
+
+@pytest.mark.parametrize("state", [{"device": "cpu"}, {"policy": "recompute"}])
+def test_nothing_is_waited_for_where_nothing_is_pinned(state: dict[str, str]) -> None:
+    waited = against({"/v1/kv/state": states(0, **state)}, lambda url: wait_for_host_tier(url, steady_s=60.0))
+    assert waited == pytest.approx(0.0, abs=0.5)
+
+
+def test_servers_are_told_apart() -> None:
+    ours = against({"/v1/kv/state": states(7)}, identify)
+    assert (ours.engine, ours.policy, ours.host_bytes, ours.takes_spans) == ("kvtrace", "auto", 7, True)
+    theirs = against({"/version": iter([{"version": "0.25.1"}])}, identify)
+    assert theirs == ServerFacts("vllm", "0.25.1")
+    assert against({}, identify) == ServerFacts("other", None)
+
+
+def test_model_is_the_first_that_the_server_lists() -> None:
+    assert against({"/v1/models": iter([{"data": [{"id": "a"}, {"id": "b"}]}])}, find_model) == "a"
+    assert against({"/v1/models": iter([{"data": []}])}, find_model) is None
+    assert against({}, find_model) is None

@@ -1,0 +1,277 @@
+"""Runs of ``kvtrace bench agents`` as JSON: one file of many runs, and what several of them say together.
+
+A run's *cell* is what it was asked: engine, policy, agents, seed, tool times and so on. Runs whose cells differ in the
+seed alone form a *group*. The *resident* group of another is the one with no more agents than slots and all else equal:
+there nobody ever has to leave, so its first tokens and its b are those of an engine without contention.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+SCHEMA_VERSION: Final = 2
+NO_SWAP: Final = ("recompute", "keep")
+_PATIENCE: Final = 2.0  # times the resident first token: longer than that, and an agent counts as not served
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What a run was asked; equal cells measure the same. ``tool`` is as in ``--tool``, or the name of a session file."""
+
+    engine: str
+    policy: str | None
+    agents: int
+    seed: int
+    tool: str
+    steady_s: float | None
+    prompt: int
+    returns: int
+    generate: int
+    new: int
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Middle:
+    """The median over seeds, and the least and greatest."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Runs that differ in their seed alone."""
+
+    runs: tuple[Json, ...]
+
+    @property
+    def cell(self) -> Json:
+        """What they were asked; the seed is the first one's."""
+        cell: Json = self.runs[0]["cell"]
+        return cell
+
+    @property
+    def agents(self) -> int:
+        """How many at once."""
+        return int(self.cell["agents"])
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """In ascending order."""
+        return tuple(sorted(run["cell"]["seed"] for run in self.runs))
+
+    def middle(self, *path: str) -> Middle | None:
+        """Of the figure at ``path`` in each run; ``None`` where one does not have it."""
+        values = [_at(run, path) for run in self.runs]
+        known = [value for value in values if value is not None]
+        return Middle(median(known), min(known), max(known)) if known and len(known) == len(values) else None
+
+    def median(self, *path: str) -> float | None:
+        """Of the figure at ``path``, or ``None``."""
+        middle = self.middle(*path)
+        return None if middle is None else middle.median
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """What a group says beside others; ``None`` where the other is missing.
+
+    With b the resident group's and S slots: ``own_multiple`` is 1/(1-b) with the group's own b instead, in which
+    queueing counts as living and lowers it; ``ceiling_multiple`` is 1/(1-b); ``queued_multiple`` is the machine-repair
+    model's for so many agents on S slots. ``measured_multiple`` is turns a second over the resident group's, without swap
+    where such a group is there, and ``of_no_swap`` over those of as many agents without swap; both are medians over the
+    seeds that the two have in common, since another seed is other work. ``served_share`` is the share of returns whose
+    first token took no longer than twice the resident median.
+    ``ideal_multiple`` is what the ideal queue makes of the same two: it knows that a step with more agents takes longer,
+    that prompts need the card as well, and that a closed loop ends with a tail, all of which b does not.
+    """
+
+    resident_ttft_s: float | None
+    served_share: float | None
+    own_multiple: float | None
+    ceiling_multiple: float | None
+    queued_multiple: float | None
+    ideal_multiple: float | None
+    measured_multiple: float | None
+    of_no_swap: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Up to how many agents the median return's first token takes at most twice the resident one.
+
+    ``agents`` is the largest number that was run with every smaller one below it too; ``between`` where the line through
+    the measured numbers crosses the limit; ``of_bound`` is ``between`` over slots times 1/(1-b).
+    """
+
+    agents: int
+    between: float
+    of_bound: float | None
+
+
+def groups_of(runs: Iterable[Json]) -> tuple[Group, ...]:
+    """Groups in the order of their first runs."""
+    found: dict[tuple[Any, ...], list[Json]] = {}
+    for run in runs:
+        found.setdefault(_alike(run["cell"], "seed"), []).append(run)
+    return tuple(Group(tuple(same)) for same in found.values())
+
+
+def derive(group: Group, groups: Sequence[Group], resident_ttft_s: float | None = None) -> Derived:
+    """Hold ``group`` against the others; a resident first token that is given counts instead of a measured one."""
+    cell = group.cell
+    own, without = resident_of(group, groups, own=True), resident_of(group, groups, own=False)
+    resident = resident_ttft_s or (own.median("return_ttft_s", "p50") if own else None)
+    same = (other for other in groups if _alike(other.cell, "seed", "policy") == _alike(cell, "seed", "policy"))
+    no_swap = next((other for other in same if other.cell["policy"] in NO_SWAP), None)
+    b = without.median("b") if without else None
+    return Derived(
+        resident_ttft_s=resident,
+        served_share=served_share(group, resident),
+        own_multiple=_multiple(group.median("b")),
+        ceiling_multiple=_multiple(b),
+        queued_multiple=_queued(b, int(cell["slots"]), group.agents),
+        ideal_multiple=_paired(group, without, "ideal_turns_per_s") if without else None,
+        measured_multiple=_paired(group, without) if without else None,
+        of_no_swap=_paired(group, no_swap) if no_swap else None,
+    )
+
+
+def resident_of(group: Group, groups: Sequence[Group], *, own: bool) -> Group | None:
+    """The resident group to hold ``group`` against, with the most agents.
+
+    ``own``: of the same policy if there is one, for latencies; else without swap if there is one, for rates.
+    """
+    others = [
+        other
+        for other in groups
+        if other.agents <= other.cell["slots"]
+        and _alike(other.cell, "seed", "policy", "agents") == _alike(group.cell, "seed", "policy", "agents")
+    ]
+    wanted = (group.cell["policy"],) if own else NO_SWAP
+    return max(others, key=lambda other: (other.cell["policy"] in wanted, other.agents), default=None)
+
+
+def served_share(group: Group, resident_ttft_s: float | None) -> float | None:
+    """The share of the group's returns whose first token took at most twice ``resident_ttft_s``."""
+    firsts = [float(seconds) for run in group.runs for seconds in run["return_ttft_all_s"]]
+    if resident_ttft_s is None or not firsts:
+        return None
+    return sum(seconds <= _PATIENCE * resident_ttft_s for seconds in firsts) / len(firsts)
+
+
+def served(line: Sequence[Group], groups: Sequence[Group], resident_ttft_s: float | None = None) -> Served | None:
+    """How many agents ``line`` serves: groups of one engine, policy and tool that differ in their agents."""
+    ordered = sorted(line, key=lambda group: group.agents)
+    if not ordered:
+        return None
+    derived = derive(ordered[-1], groups, resident_ttft_s)
+    if derived.resident_ttft_s is None:
+        return None
+    limit, last, between = _PATIENCE * derived.resident_ttft_s, None, 0.0
+    for group in ordered:
+        first = group.median("return_ttft_s", "p50")
+        if first is None or first > limit:
+            if last is not None and first is not None:
+                start, start_first = last
+                between = start + (group.agents - start) * (limit - start_first) / (first - start_first)
+            break
+        last, between = (group.agents, first), float(group.agents)
+    if last is None:
+        return None
+    bound = None if derived.ceiling_multiple is None else int(ordered[-1].cell["slots"]) * derived.ceiling_multiple
+    return Served(last[0], between, _ratio(between, bound))
+
+
+def against(group: Group, other: Group) -> dict[str, float | None]:
+    """What ``group`` moved and handed over, as shares of what ``other`` did, such as ``auto`` against ``eager``."""
+
+    def moved(one: Group) -> float | None:
+        ways = one.median("moved", "out_bytes"), one.median("moved", "in_bytes")
+        return None if None in ways else sum(way for way in ways if way is not None)
+
+    def ratio(*path: str) -> float | None:
+        return _ratio(group.median(*path), other.median(*path))
+
+    return {
+        "moved_bytes": _ratio(moved(group), moved(other)),
+        "freed_byte_s": ratio("moved", "freed_byte_s"),
+        "handed_byte_s": ratio("moved", "handed_byte_s"),
+        "turns_per_s": ratio("turns_per_s"),
+    }
+
+
+def read_runs(path: Path) -> list[Json]:
+    """The runs of a file that :func:`add_runs` wrote; none where there is no file.
+
+    Raises:
+        ValueError: the file holds something else.
+    """
+    if not path.exists():
+        return []
+    document = json.loads(path.read_text(encoding="utf-8"))
+    runs = document.get("runs") if isinstance(document, dict) else None
+    if not isinstance(runs, list) or not all(isinstance(run, dict) and "cell" in run for run in runs):
+        raise ValueError(f"{path} holds no runs of `kvtrace bench agents`")
+    return runs
+
+
+def merged(*files: Sequence[Json]) -> list[Json]:
+    """All runs, each cell once: the latest counts. In the order in which the cells first came."""
+    found: dict[tuple[Any, ...], Json] = {}
+    for run in (run for runs in files for run in runs):
+        found[_alike(run["cell"])] = run
+    return list(found.values())
+
+
+def add_runs(path: Path, runs: Sequence[Json]) -> None:
+    """Write ``runs`` into the file beside those it has. A run of a cell that is there takes its place. A line a run."""
+    lines = ",\n".join(json.dumps(run) for run in merged(read_runs(path), runs))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(path.name + ".part")
+    draft.write_text(f'{{"schema_version": {SCHEMA_VERSION}, "runs": [\n{lines}\n]}}\n', encoding="utf-8")
+    draft.replace(path)
+
+
+def _alike(cell: Json, *but: str) -> tuple[Any, ...]:
+    return tuple((name, value) for name, value in sorted(cell.items()) if name not in but)
+
+
+def _at(run: Json, path: Sequence[str]) -> float | None:
+    value: Any = run
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return None if value is None else float(value)
+
+
+def _multiple(b: float | None) -> float | None:
+    from kvtrace.analysis.capacity import ideal
+
+    return ideal(b)
+
+
+def _queued(b: float | None, slots: int, agents: int) -> float | None:
+    from kvtrace.analysis.capacity import machine_repair
+
+    return machine_repair(b, slots, agents)[0] if b is not None and 0 <= b < 1 and agents >= slots else None
+
+
+def _ratio(value: float | None, whole: float | None) -> float | None:
+    return value / whole if value is not None and whole else None
+
+
+def _paired(group: Group, other: Group, name: str = "turns_per_s") -> float | None:
+    """That figure over the other's, over the seeds that both have."""
+    rates = {run["cell"]["seed"]: run[name] for run in other.runs}
+    pairs = [(run[name], rates.get(run["cell"]["seed"])) for run in group.runs]
+    ratios = [value / whole for value, whole in pairs if value is not None and whole]
+    return median(ratios) if ratios else None
