@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .swap.contract import Copy, Direction
@@ -50,16 +51,17 @@ class DeviceBlock:
     """One block of the device pool.
 
     ``refs`` counts the live sequences whose table names it. ``copy`` is the copy in flight that touches it.
-    ``demoted``: goes to the front of the reclaim queue. ``leaving``: becomes free as soon as ``copy`` is done.
-    ``stuck``: its copy out failed, so it is dropped rather than copied when somebody needs the space.
+    ``demoted``: goes to the front of the reclaim queue. ``stuck``: its copy out failed, so it is dropped rather than
+    copied when somebody needs the space. ``used``: how many steps had been launched when a
+    sequence let go of it last, so that none after that one looks there.
     """
 
     refs: int = 0
     piece: Piece | None = None
     copy: Copy | None = None
     demoted: bool = False
-    leaving: bool = False
     stuck: bool = False
+    used: int = 0
 
     @property
     def loading(self) -> bool:
@@ -68,44 +70,72 @@ class DeviceBlock:
 
 
 class DevicePool:
-    """All device blocks. ``queue`` is the reclaim queue: its head is handed out first; ``dropped`` counts :meth:`drop`."""
+    """All device blocks. ``queue`` is the reclaim queue: its head is handed out first; ``dropped`` counts :meth:`drop`.
+
+    ``emptying``: busy blocks that become free as soon as their copy is done. ``launches`` counts the steps. An agent has
+    hundreds of blocks, so what is done to many at once is one call.
+    """
 
     def __init__(self, count: int) -> None:
         self.blocks = [DeviceBlock() for _ in range(count)]
         self.free = list(reversed(range(count)))
         self.queue: OrderedDict[int, None] = OrderedDict()
         self.busy: set[int] = set()
+        self.emptying: set[int] = set()
         self.dropped = 0
+        self.launches = 0
 
     @property
     def leaving(self) -> int:
-        """Busy blocks that become free when their copy is done."""
-        return sum(self.blocks[number].leaving for number in self.busy)
+        """How many blocks are :attr:`emptying`."""
+        return len(self.emptying)
 
     @property
     def referenced(self) -> int:
         """Blocks that live sequences hold."""
         return len(self.blocks) - len(self.free) - len(self.queue) - len(self.busy)
 
-    def take(self, number: int) -> None:
-        """Add a reference to a block that holds a piece: it is in use again, whatever was planned for it."""
-        block = self.blocks[number]
-        block.refs += 1
-        block.demoted = block.leaving = False
-        self.queue.pop(number, None)
-        self.busy.discard(number)
+    def take(self, numbers: Iterable[int]) -> None:
+        """Add a reference to blocks that hold pieces: they are in use again, whatever was planned for them."""
+        blocks, queue = self.blocks, self.queue
+        for number in numbers:
+            block = blocks[number]
+            block.refs += 1
+            if block.refs == 1:
+                block.demoted = False
+                if block.copy is None:
+                    del queue[number]
+                else:
+                    self.busy.discard(number)
+                    self.emptying.discard(number)
 
-    def take_free(self) -> int:
-        """Reference a free block."""
-        number = self.free.pop()
-        self.blocks[number].refs = 1
-        return number
+    def take_free(self, count: int) -> list[int]:
+        """Reference ``count`` free blocks; there must be as many."""
+        numbers = [self.free.pop() for _ in range(count)]
+        for number in numbers:
+            self.blocks[number].refs = 1
+        return numbers
 
-    def drop(self, number: int) -> None:
-        """Remove a reference; the last one sends the block where it belongs now."""
-        self.dropped += 1
-        self.blocks[number].refs -= 1
-        self.settle(number)
+    def drop(self, numbers: Iterable[int], *, unused: bool = False, last: int | None = None) -> None:
+        """Remove a reference to each of these; the last one sends a block where it belongs now.
+
+        ``unused``: no step was launched since they were taken. ``last`` is the newest launch that used them, where it is
+        not the newest of all.
+        """
+        blocks, queue = self.blocks, self.queue
+        launches = self.launches if last is None else last
+        for number in numbers:
+            block = blocks[number]
+            self.dropped += 1
+            block.refs -= 1
+            if not unused:
+                block.used = max(block.used, launches)
+            if block.refs:
+                continue
+            if block.piece is not None and block.copy is None:
+                queue[number] = None
+            else:
+                self.settle(number)
 
     def settle(self, number: int) -> None:
         """Put a block that is not free where its state says."""
@@ -116,27 +146,33 @@ class DevicePool:
             return
         if block.copy is not None:
             self.busy.add(number)
-        elif block.piece is None:
-            block.demoted = block.leaving = block.stuck = False
+            return
+        self.emptying.discard(number)
+        if block.piece is None:
+            block.demoted = block.stuck = False
             self.free.append(number)
         else:
             self.queue[number] = None
             if block.demoted:
                 self.queue.move_to_end(number, last=False)
 
-    def demote(self, number: int) -> None:
-        """Make an unreferenced block the next to be reclaimed, at once or when its copy is done."""
-        block = self.blocks[number]
-        block.demoted = not block.refs
-        if number in self.queue:
-            self.queue.move_to_end(number, last=False)
+    def demote(self, numbers: Iterable[int]) -> None:
+        """Make unreferenced blocks the next to be reclaimed, the last of them first, at once or when its copy is done."""
+        blocks, queue = self.blocks, self.queue
+        for number in numbers:
+            block = blocks[number]
+            block.demoted = not block.refs
+            if number in queue:
+                queue.move_to_end(number, last=False)
 
-    def promote(self, number: int) -> None:
-        """Make a cached block the last to be reclaimed, and keep it if it was about to leave."""
-        block = self.blocks[number]
-        block.demoted = block.leaving = False
-        if number in self.queue:
-            self.queue.move_to_end(number)
+    def promote(self, numbers: Iterable[int]) -> None:
+        """Make cached blocks the last to be reclaimed, the last of them last of all, and keep those about to leave."""
+        blocks, queue, emptying = self.blocks, self.queue, self.emptying
+        for number in numbers:
+            blocks[number].demoted = False
+            emptying.discard(number)
+            if number in queue:
+                queue.move_to_end(number)
 
 
 @dataclass(slots=True)
@@ -148,7 +184,7 @@ class HostSlot:
 
 
 class HostPool:
-    """All host slots. ``ready`` holds those with a piece and no copy, least recently used first; ``settled`` counts them.
+    """All host slots. ``settled`` counts how often one became :meth:`ready`.
 
     Slots are handed out in runs: one after the last where that is free, else the lowest. Blocks copied out together
     then lie together, and cross the link together when they come back.
@@ -157,7 +193,6 @@ class HostPool:
     def __init__(self, count: int) -> None:
         self.slots: list[HostSlot] = []
         self.free: set[int] = set()
-        self.ready: OrderedDict[int, None] = OrderedDict()
         self._lowest: list[int] = []  # a heap of the free slots, with some that are not free any more
         self._last = -1
         self.settled = 0
@@ -185,12 +220,15 @@ class HostPool:
     def settle(self, number: int) -> None:
         """Put a slot that is not free where its state says."""
         slot = self.slots[number]
-        self.ready.pop(number, None)
         if slot.copy is not None:
             return
         if slot.piece is None:
             self.free.add(number)
             heapq.heappush(self._lowest, number)
         else:
-            self.ready[number] = None
             self.settled += 1
+
+    def ready(self, number: int) -> bool:
+        """Whether a slot holds a piece and no copy touches it, so that it can be emptied."""
+        slot = self.slots[number]
+        return slot.piece is not None and slot.copy is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,14 +61,16 @@ class EventLog:
         self._operations.append(operation)
         return self._settle(now_ns)
 
-    def copied(self, done: Iterable[CopyDone], now_ns: int) -> list[EngineEvent]:
-        """Take note of ended copies; the events of the operations that are complete with them."""
-        for one in done:
-            for operation in self._operations:
-                if one.copy.id in operation.pending:
-                    operation.pending.discard(one.copy.id)
-                    operation.started_ns = min(one.started_ns, operation.started_ns or one.started_ns)
-                    operation.ended_ns = max(one.ended_ns, operation.ended_ns or one.ended_ns)
+    def copied(self, ended: Mapping[int, CopyDone], now_ns: int) -> list[EngineEvent]:
+        """Take note of ended copies, by their ids; the events of the operations that are complete with them."""
+        for operation in self._operations:
+            numbers = operation.pending & ended.keys()
+            if numbers:
+                operation.pending -= numbers
+                mine = [ended[number] for number in numbers]
+                first, last = min([one.started_ns for one in mine]), max([one.ended_ns for one in mine])
+                operation.started_ns = min(first, operation.started_ns or first)
+                operation.ended_ns = max(last, operation.ended_ns or last)
         return self._settle(now_ns)
 
     def under_way(self, kind: EventKind) -> set[str]:

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,22 +71,29 @@ class Durations:
 
         A wait that has outlasted everything seen so far is expected to last as long again.
         """
-        if not self.weight:
+        weight = self.weight
+        if not weight:
             return None
         beyond = self._beyond(elapsed_s)
-        total = sum(beyond)
-        if total < 1e-3 * self.weight:
+        reached = list(accumulate(beyond))
+        total = reached[-1]
+        if total < 1e-3 * weight:
             return Left(elapsed_s, 3 * elapsed_s, elapsed_s)
-        lengths = [max(_length(number) - elapsed_s, 0.0) for number in range(_BINS)]
-        mean = sum(weight * length for weight, length in zip(beyond, lengths, strict=True)) / total
-        return Left(_quantile(beyond, lengths, 0.5 * total), _quantile(beyond, lengths, 0.9 * total), mean)
+        at = _bin(elapsed_s)
+        # Only of its own bin may the length that stands for it be over already.
+        over = min(_LENGTHS[at] - elapsed_s, 0.0) * beyond[0]
+        mean = (sum(map(mul, beyond, _LENGTHS[at:])) - over) / total - elapsed_s
+        p50, p90 = (_LENGTHS[at + bisect_left(reached, share * total)] for share in (0.5, 0.9))
+        return Left(max(p50 - elapsed_s, 0.0), max(p90 - elapsed_s, 0.0), max(mean, 0.0))
 
     def _beyond(self, seconds: float) -> list[float]:
-        """The weights of what lies beyond ``seconds``; of its own bin the part above."""
+        """The weights of what lies beyond ``seconds``, from its own bin on; of that the part above."""
         at = _bin(seconds)
         low, high = _edge(at - 1), _edge(at)
         part = min(max((high - seconds) / (high - low), 0.0), 1.0) if at < _BINS - 1 else 1.0
-        return [0.0] * at + [self._weights[at] * part] + self._weights[at + 1 :]
+        beyond = self._weights[at:]
+        beyond[0] *= part
+        return beyond
 
 
 class Forecasts:
@@ -172,15 +182,5 @@ def _edge(number: int) -> float:
     return float(_LEAST_S * 2 ** (number / _PER_OCTAVE)) if number >= 0 else 0.0
 
 
-def _length(number: int) -> float:
-    """The length that stands for a bin."""
-    return math.sqrt(_edge(number - 1) * _edge(number)) if number else _LEAST_S / 2
-
-
-def _quantile(weights: list[float], lengths: list[float], wanted: float) -> float:
-    reached = 0.0
-    for weight, length in zip(weights, lengths, strict=True):
-        reached += weight
-        if weight and reached >= wanted:
-            return length
-    return lengths[-1]
+_LENGTHS: Final = [_LEAST_S / 2, *(math.sqrt(_edge(number - 1) * _edge(number)) for number in range(1, _BINS))]
+"""The length that stands for each bin."""

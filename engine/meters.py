@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,13 +44,20 @@ class BusyRate:
         self._busy_ns = 0
         self._ended_ns = 0
 
-    def add(self, amount: int, started_ns: int, ended_ns: int) -> None:
-        """Count work between two instants; what overlaps with earlier work took no further time."""
-        self._amount += amount
-        self._busy_ns += max(ended_ns - max(started_ns, self._ended_ns), 0)
-        self._ended_ns = max(self._ended_ns, ended_ns)
-        if self._busy_ns > _SECOND_NS:
-            self._amount, self._busy_ns = self._amount / 2, self._busy_ns // 2
+    def add(self, amount: int, spans: Iterable[tuple[int, int]]) -> None:
+        """Count ``amount`` of work from one instant to another, for each span.
+
+        What overlaps with earlier work took no further time.
+        """
+        busy_ns, ended_ns = self._busy_ns, self._ended_ns
+        for started, ended in spans:
+            self._amount += amount
+            if ended > ended_ns:
+                busy_ns += ended - (started if started > ended_ns else ended_ns)
+                ended_ns = ended
+        self._busy_ns, self._ended_ns = busy_ns, ended_ns
+        if busy_ns > _SECOND_NS:
+            self._amount, self._busy_ns = self._amount / 2, busy_ns // 2
 
     @property
     def per_s(self) -> float | None:
@@ -65,16 +73,22 @@ class LinkMeter:
         self._in = RateMeter()
         self._busy = {direction: BusyRate() for direction in Direction}
 
-    def timed(self, done: CopyDone, moved_bytes: int) -> None:
-        """Learn how fast the link is from a copy that ended."""
-        self._busy[done.copy.direction].add(moved_bytes, done.started_ns, done.ended_ns)
+    def copied(self, done: Iterable[CopyDone], now_ns: int, block_bytes: int) -> None:
+        """Count copies that ended, and learn from them how fast the link is."""
+        spans: dict[Direction, list[tuple[int, int]]] = {direction: [] for direction in Direction}
+        for copy, started_ns, ended_ns, _ in done:
+            spans[copy.direction].append((started_ns, ended_ns))
+        for direction, those in spans.items():
+            if those:
+                self._busy[direction].add(block_bytes, those)
+                self.add(direction, now_ns, len(those) * block_bytes)
 
     def bytes_per_s(self, direction: Direction) -> float | None:
         """How fast the link is while it copies that way; ``None`` before it has."""
         return self._busy[direction].per_s
 
     def add(self, direction: Direction, now_ns: int, moved_bytes: int) -> None:
-        """Count a finished copy."""
+        """Count bytes that were copied."""
         (self._out if direction is Direction.OUT else self._in).add(now_ns, moved_bytes)
 
     def link(self, now_ns: int) -> Link:

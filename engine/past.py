@@ -51,9 +51,9 @@ class Past:
 
     def repeated(self, sequence: Sequence, start: int, end: int) -> int:
         """How many of the positions ``start … end - 1`` of ``sequence`` had KV before."""
-        had = common_prefix(self._contexts.get(sequence.agent, ()), sequence.tokens[:end])
-        return sum(position < had or self._block_known(sequence, position) for position in range(start, end))
-
-    def _block_known(self, sequence: Sequence, position: int) -> bool:
-        at = position // self._block_tokens
-        return at < len(sequence.keys) and sequence.keys[at] in self._keys
+        had = min(max(common_prefix(self._contexts.get(sequence.agent, ()), sequence.tokens[:end]), start), end)
+        size, again = self._block_tokens, had - start
+        for at in range(had // size, min(-(-end // size), len(sequence.keys))):
+            if sequence.keys[at] in self._keys:
+                again += min((at + 1) * size, end) - max(at * size, had)
+        return again

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from .blocks import Owner
 from .events import EventLog
@@ -12,6 +14,20 @@ from .records import AgentRecord, AgentState, EventKind, HostTier, Tiers, VramTi
 from .sequence import Sequence
 from .sessions import Session, Sessions
 from .tiers import TieredCache
+
+_FRESH_NS: Final = 200_000_000
+"""For so long a record stands where nothing but the time has changed."""
+
+_TURN: Final = 16
+"""So many records are made again at once because they are old, or an eighth of all where that is more."""
+
+
+class _Known(NamedTuple):
+    """A record, when it was made and what it shows besides the time."""
+
+    stamp: tuple[object, ...]
+    made_ns: int
+    record: AgentRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,44 +77,79 @@ def tiers(cache: TieredCache, info: EngineInfo, block_bytes: int) -> Tiers:
     )
 
 
-def agents(
-    sessions: Sessions,
-    live: Mapping[str, list[Sequence]],
-    cache: TieredCache,
-    events: EventLog,
-    geometry: KVGeometry,
-    now_ns: int,
-) -> tuple[AgentRecord, ...]:
-    """One record an agent, in the order of their newest requests."""
-    parking, restoring = events.under_way(EventKind.PARK), events.under_way(EventKind.RESTORE)
-    block_bytes = geometry.block_bytes
-    records = []
-    for session in sessions.agents.values():
-        owner = _holder(session.agent, live.get(session.agent, ()), cache)
+class AgentRecords:
+    """The agents' records, in the order of their newest requests.
+
+    Most of a snapshot's time goes into them, and most agents do nothing: where a moment's delay does not matter, records are
+    made anew where anything but the time has changed, and otherwise when it is their turn.
+    """
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        live: Mapping[str, list[Sequence]],
+        cache: TieredCache,
+        events: EventLog,
+        geometry: KVGeometry,
+    ) -> None:
+        self._sessions = sessions
+        self._live = live
+        self._cache = cache
+        self._events = events
+        self._block_bytes = geometry.block_bytes
+        self._known: dict[str, _Known] = {}
+
+    def at(self, now_ns: int, *, whole: bool) -> tuple[AgentRecord, ...]:
+        """All records; with ``whole`` each as of this instant, else some tenths of a second may have passed for the idle."""
+        parking, restoring = self._events.under_way(EventKind.PARK), self._events.under_way(EventKind.RESTORE)
+        known, self._known = self._known, {}
+        old: list[tuple[int, str]] = []
+        for agent, session in self._sessions.agents.items():
+            at_work = (agent in parking, agent in restoring)
+            stamp = (*at_work, session.state, session.since_ns, session.parks, session.restores, *self._places(agent))
+            one = known.get(agent)
+            if whole or one is None or agent in self._live or one.stamp != stamp:
+                one = _Known(stamp, now_ns, self._record(session, *at_work, now_ns))
+            elif now_ns - one.made_ns > _FRESH_NS:
+                old.append((one.made_ns, agent))
+            self._known[agent] = one
+        turn = max(_TURN, len(self._known) // 8)
+        for _, agent in old if len(old) <= turn else heapq.nsmallest(turn, old):
+            at_work = (agent in parking, agent in restoring)
+            record = self._record(self._sessions.agents[agent], *at_work, now_ns)
+            self._known[agent] = _Known(self._known[agent].stamp, now_ns, record)
+        return tuple([one.record for one in self._known.values()])
+
+    def _places(self, agent: str) -> tuple[object, ...]:
+        """What changes when any of the agent's KV comes to a tier or leaves one."""
+        holding = self._cache.claims.of(agent)
+        if holding is None:
+            return ()
+        tail = holding.tail
+        return holding.device, holding.host, holding.alive, tail and tail.device, tail and tail.host
+
+    def _record(self, session: Session, parking: bool, restoring: bool, now_ns: int) -> AgentRecord:
+        cache, live = self._cache, self._live.get(session.agent, ())
+        owner = _holder(session.agent, live, cache)
         residency = cache.residency(owner)
-        own = [sequence for sequence in live.get(session.agent, ()) if sequence.table]
+        own = [sequence for sequence in live if sequence.table]
         tables = sum(len(sequence.table) for sequence in own)
         context, kept = _context(own, cache.context_tokens(owner), residency.kept_tokens)
-        generating = session.state is AgentState.GENERATING
-        parked = residency.device_blocks < residency.blocks
-        records.append(
-            AgentRecord(
-                agent=session.agent,
-                state=_state(session, session.agent in parking, session.agent in restoring, parked),
-                tool=session.tool if session.blocked else None,
-                since_s=(now_ns - session.since_ns) / 1e9,
-                context_tokens=context,
-                vram_bytes=max(residency.device_blocks, tables) * block_bytes,
-                host_bytes=residency.host_blocks * block_bytes,
-                tokens_per_s=session.rate.rate(now_ns) if generating else None,
-                b=session.b(now_ns),
-                parks=session.parks,
-                restores=session.restores,
-                kept_tokens=kept,
-                state_seconds=session.seconds(now_ns),
-            )
+        return AgentRecord(
+            agent=session.agent,
+            state=_state(session, parking, restoring, residency.device_blocks < residency.blocks),
+            tool=session.tool if session.blocked else None,
+            since_s=(now_ns - session.since_ns) / 1e9,
+            context_tokens=context,
+            vram_bytes=max(residency.device_blocks, tables) * self._block_bytes,
+            host_bytes=residency.host_blocks * self._block_bytes,
+            tokens_per_s=session.rate.rate(now_ns) if session.state is AgentState.GENERATING else None,
+            b=session.b(now_ns),
+            parks=session.parks,
+            restores=session.restores,
+            kept_tokens=kept,
+            state_seconds=session.seconds(now_ns),
         )
-    return tuple(records)
 
 
 def _holder(agent: str, live: Iterable[Sequence], cache: TieredCache) -> Owner:

@@ -6,40 +6,38 @@ else. Nothing is copied by these methods: the copies they decide on wait in ``pl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from functools import partial
+from itertools import takewhile
+from operator import is_not
+from typing import Final, TypeVar, cast
 
 from .blocks import Owner, Piece
-from .claims import Claims, Phase
+from .claims import Phase
 from .findings import Hits, Match, Residency
-from .placement import Placement
+from .placement import FLUSH_COPIES, Placement
 from .prefix import common_prefix, extend_keys
-from .records import EventKind
 from .sequence import Sequence
-from .swap.contract import Copy, CopyDone, Direction
+from .swap.contract import CopyDone, Direction
+
+T = TypeVar("T")
+
+_NOWHERE: Final = Residency(0, 0, 0, 0)
 
 
 class TieredCache:
     """Content-addressed KV blocks in device memory, with a host tier behind (``host_slots`` 0: none)."""
 
     def __init__(self, device_blocks: int, host_slots: int, block_tokens: int) -> None:
-        self.claims = Claims()
-        self.placement = Placement(
-            device_blocks, host_slots, self.claims.kept, self.claims.moved, lambda: self.claims.version
-        )
-        self.claims.review = self._review
+        self.placement = Placement(device_blocks, host_slots)
+        self.claims = self.placement.claims
         self.block_tokens = block_tokens
-        self._residencies: dict[Owner, Residency] = {}
 
     # What a request needs
 
     def match(self, sequence: Sequence) -> Match:
         """The longest chain of full blocks that either tier has, then the agent's tail; changes nothing."""
-        pieces = []
-        for key in sequence.keys:
-            piece = self.placement.index.get(key)
-            if piece is None:
-                break
-            pieces.append(piece)
+        pieces = _leading(map(self.placement.index.get, sequence.keys))
         parent = sequence.keys[len(pieces) - 1] if pieces else sequence.root
         start = len(pieces) * self.block_tokens
         for owner in ((sequence.agent, sequence.id), sequence.agent):
@@ -57,9 +55,11 @@ class TieredCache:
 
     def demand(self, sequence: Sequence, blocks: int) -> int:
         """How many available blocks :meth:`acquire` with a table of ``blocks`` would use up; changes nothing."""
-        device = self.placement.device
+        queue, emptying = self.placement.device.queue, self.placement.device.emptying
         resident = [piece.device for piece in self.match(sequence).found if piece.device is not None]
-        cached = sum(number in device.queue or device.blocks[number].leaving for number in resident)
+        cached = sum([number in queue for number in resident])
+        if emptying:
+            cached += len(emptying.intersection(resident))
         return blocks - len(resident) + cached
 
     def acquire(self, sequence: Sequence, blocks: int) -> Hits | None:
@@ -70,14 +70,13 @@ class TieredCache:
         """
         match = self.match(sequence)
         resident = [piece.device for piece in match.found if piece.device is not None]
-        for number in resident:
-            self.placement.device.take(number)
+        self.placement.device.take(resident)
         # The host's only copies of what is about to come in must not be evicted to make room for it.
         spare = {piece.host for piece in match.found if piece.device is None and piece.host is not None}
         fresh = self.placement.allocate(blocks - len(resident), spare, patient=True)
         if fresh is None:
-            for number in reversed(resident):
-                self.placement.device.drop(number)
+            self.placement.device.drop(reversed(resident), unused=True)
+            self.placement.eviction.given_back(match.found)
             return None
         hits = self._fill(sequence, match, fresh)
         self._forget_own(sequence)
@@ -106,10 +105,12 @@ class TieredCache:
         while (piece := self._next_piece(sequence)) is not None:
             at, row = divmod(sequence.computed, self.block_tokens)
             if piece.device is None:
-                copies.append(self.placement.start_in(piece, sequence.table[at], urgent=True).id)
+                # Steps that were launched write there, and one that samples nothing may still run when it was read.
+                self.placement.device.blocks[sequence.table[at]].used = self.placement.device.launches
+                copies += self.placement.start_in([piece], [sequence.table[at]], urgent=True)
             else:
-                self.placement.device.take(piece.device)
-                self.placement.device.drop(sequence.table[at])
+                self.placement.device.take([piece.device])
+                self.placement.device.drop([sequence.table[at]])
                 sequence.table[at] = piece.device
             if self.placement.device.blocks[sequence.table[at]].loading:
                 host += self.block_tokens - row
@@ -136,8 +137,9 @@ class TieredCache:
         full, rows = divmod(sequence.kv_tokens, self.block_tokens)
         extend_keys(sequence.keys, sequence.tokens, self.block_tokens, sequence.root)
         # A block that was a duplicate while it ran may be the only one left now.
-        for at in range(full):
-            self._adopt(sequence, at)
+        for at, piece in enumerate(map(self.placement.index.get, sequence.keys[:full])):
+            if piece is None or piece.device is None:
+                self._adopt(sequence, at)
         if sequence.kv_tokens:
             owner: Owner = (sequence.agent, sequence.id) if preempted else sequence.agent
             self._replace_tail(owner, None)
@@ -146,8 +148,9 @@ class TieredCache:
                 tail.request = sequence.id
             self.claims.hold(owner, tuple(sequence.keys[:full]), tail, phase)
         self.claims.set_phase(sequence.agent, phase)
-        for number in reversed(sequence.table):
-            self.placement.device.drop(number)
+        device = self.placement.device
+        device.drop(reversed(sequence.table), last=sequence.last_launch)
+        self.placement.eviction.given_back(device.blocks[number].piece for number in sequence.table)
         sequence.table = []
         sequence.computed = sequence.launched = sequence.write_from = sequence.committed_blocks = 0
         sequence.unread = False
@@ -178,7 +181,8 @@ class TieredCache:
         While the host grows, only as far as it has room: its slots will come, and a copy pushed out now is made again.
         """
         for piece in self.pieces(agent):
-            self.placement.start_out(piece, must=not self.placement.host_grows)
+            if piece.host is None:
+                self.placement.start_out(piece, must=not self.placement.host_grows)
         return self.copies_out(agent)
 
     def park_again(self) -> None:
@@ -191,7 +195,8 @@ class TieredCache:
 
     def copies_out(self, agent: str) -> list[int]:
         """Ids of the copies out of ``agent``'s context that are in flight."""
-        copies = [self._copy_of(piece) for piece in self.pieces(agent)]
+        blocks = self.placement.device.blocks
+        copies = [blocks[piece.device].copy for piece in self.pieces(agent) if piece.device is not None]
         return [copy.id for copy in copies if copy is not None and copy.direction is Direction.OUT]
 
     def demote(self, agent: str) -> None:
@@ -200,9 +205,7 @@ class TieredCache:
         Blocks that an agent which does not wait holds as well are left alone.
         """
         self.claims.set_phase(agent, Phase.WAITING)
-        for piece in self._cold(agent):
-            if piece.device is not None:
-                self.placement.device.demote(piece.device)
+        self.placement.device.demote([piece.device for piece in self._cold(agent) if piece.device is not None])
 
     def offer(self, agent: str) -> None:
         """Make the blocks of ``agent``, which rests, the next to be reclaimed, the end of its context first.
@@ -210,30 +213,33 @@ class TieredCache:
         Blocks that an agent in the middle of its work holds as well are left alone. What the host lacks is copied out,
         so that somebody who needs the space at once can have it.
         """
-        for piece in list(self.pieces(agent)):
+        device, offered = self.placement.device, []
+        for piece in self.pieces(agent):
             if piece.device is not None and not self.claims.kept(piece):
-                block = self.placement.device.blocks[piece.device]
-                if not block.refs and self.placement.start_out(piece, must=True) is not None:
-                    block.leaving = True
-                self.placement.device.demote(piece.device)
+                block = device.blocks[piece.device]
+                if not block.refs and piece.host is None and self.placement.start_out(piece, must=True) is not None:
+                    device.emptying.add(piece.device)
+                offered.append(piece.device)
+        device.demote(offered)
 
     def evict(self, agent: str) -> None:
         """Empty ``agent``'s device blocks: at once where the host has them, else when the copy out is done."""
         self.demote(agent)
+        device = self.placement.device
         for piece in self._cold(agent):
-            if piece.device is None or self.placement.device.blocks[piece.device].refs:
+            if piece.device is None or device.blocks[piece.device].refs:
                 continue
-            if self.placement.mirrored(piece) and not self.placement.device.blocks[piece.device].loading:
+            if self.placement.mirrored(piece) and not device.blocks[piece.device].loading:
                 self.placement.leave_device(piece)
             elif piece.host is not None or self.placement.start_out(piece, must=True) is not None:
-                self.placement.device.blocks[piece.device].leaving = True
+                device.emptying.add(piece.device)
 
     def promote(self, agent: str) -> None:
         """Make ``agent``'s cached blocks the last to be reclaimed, the start of its context last of all."""
         self.claims.set_phase(agent, Phase.ACTIVE)
-        for piece in reversed(list(self.pieces(agent))):
-            if piece.device is not None:
-                self.placement.device.promote(piece.device)
+        if self.claims.device_blocks(agent):
+            there = [piece.device for piece in self.pieces(agent) if piece.device is not None]
+            self.placement.device.promote(reversed(there))
 
     def hold(self, agent: str) -> None:
         """Leave ``agent``'s blocks where they are, as those of an agent that is needed soon."""
@@ -243,38 +249,42 @@ class TieredCache:
         """Leave ``agent``'s blocks where they are, for whoever needs the space longest after their last use."""
         self.claims.set_phase(agent, Phase.RESTING)
 
-    def prefetch(self, agent: str, *, urgent: bool = False) -> list[int]:
-        """Copy ``agent``'s context in as far as blocks are free or cheap to empty; the ids of the copies."""
-        started = []
-        for piece in self.pieces(agent):
-            if piece.device is None:
-                block = self._cheap_block()
-                if block is None:
-                    break
-                started.append(self.placement.start_in(piece, block, urgent=urgent).id)
-                self.placement.device.drop(block)
+    def prefetch(self, agent: str, *, urgent: bool = False, most: int | None = None, needed: bool = False) -> list[int]:
+        """Copy ``agent``'s context in as far as blocks are free or cheap to empty, up to ``most``; the ids of the copies.
+
+        ``needed``: before anybody else's, so that blocks of agents which come back later are taken too.
+        """
+        started: list[int] = []
+        away = [piece for piece in self.pieces(agent) if piece.device is None][:most]
+        for at in range(0, len(away), FLUSH_COPIES):
+            pieces = away[at : at + FLUSH_COPIES]
+            blocks = self._cheap_blocks(len(pieces), cheap=not needed)
+            started += self.placement.start_in(pieces[: len(blocks)], blocks, urgent=urgent)
+            self.placement.device.drop(blocks, unused=True)
+            if len(blocks) < len(pieces):
+                break
         return started
 
     def forget(self, agent: str) -> None:
         """Drop what ``agent`` holds: its tail goes, its full blocks stay cached for whoever matches them."""
         self._replace_tail(agent, None)
         self.claims.drop(agent)
-        self._residencies.pop(agent, None)
+        if self.claims.much_stale:
+            self.placement.eviction.refresh()
 
-    def complete(self, done: CopyDone) -> None:
-        """Take note that a copy ended."""
+    def complete(self, done: Iterable[CopyDone]) -> None:
+        """Take note that copies ended."""
         self.placement.complete(done)
 
-    def pieces(self, owner: Owner) -> Iterator[Piece]:
-        """The pieces of ``owner``'s last context that either tier still has when it is their turn, in order."""
+    def pieces(self, owner: Owner) -> list[Piece]:
+        """The pieces of ``owner``'s last context that either tier still has, in order."""
         holding = self.claims.of(owner)
         if holding is None:
-            return
-        for key in holding.keys:
-            if (piece := self.placement.index.get(key)) is not None:
-                yield piece
+            return []
+        found = [piece for piece in map(self.placement.index.get, holding.keys) if piece is not None]
         if holding.tail is not None and holding.tail.alive:
-            yield holding.tail
+            found.append(holding.tail)
+        return found
 
     def context_tokens(self, owner: Owner) -> int:
         """Length of ``owner``'s last context, as far as it had KV."""
@@ -284,40 +294,38 @@ class TieredCache:
         return len(holding.keys) * self.block_tokens + (len(holding.tail.tokens) if holding.tail else 0)
 
     def residency(self, owner: Owner) -> Residency:
-        """Where ``owner``'s last context is; counted only where a piece of it has moved, since everybody asks often."""
-        known = self._residencies.get(owner)
-        if not self.claims.take_moved(owner) and known is not None:
-            return known
-        self._residencies[owner] = residency = self.count(owner)
-        return residency
+        """Where ``owner``'s last context is; kept up by what moves, since everybody asks often."""
+        holding = self.claims.of(owner)
+        return _NOWHERE if holding is None else holding.residency(self.block_tokens)
 
     def count(self, owner: Owner) -> Residency:
         """The same, counted anew."""
         holding = self.claims.of(owner)
         total = 0 if holding is None else len(holding.keys) + (holding.tail is not None)
-        return Residency.of(list(self.pieces(owner)), total, self.block_tokens)
+        return Residency.of(self.pieces(owner), total, self.block_tokens)
 
     def _fill(self, sequence: Sequence, match: Match, fresh: list[int]) -> Hits:
-        fresh.reverse()
-        device = host = 0
-        copies: list[int] = []
-        for piece in match.found:
-            rows = match.tail_rows if piece is match.tail else self.block_tokens
-            if piece.device is None:
-                copies.append(self.placement.start_in(piece, fresh.pop(), urgent=True).id)
-            assert piece.device is not None
-            block = piece.device
-            if self.placement.device.blocks[block].loading:
-                host += rows
-            else:
-                device += rows
-            sequence.table.append(block)
-            self._await(sequence, block, writes=piece is match.tail)
-        sequence.table.extend(reversed(fresh))
-        if match.tail is not None:
+        found, table, size = match.found, sequence.table, self.block_tokens
+        away = [piece for piece in found if piece.device is None]
+        copies = self.placement.start_in(away, fresh[: len(away)], urgent=True)
+        blocks, tail, loading = self.placement.device.blocks, match.tail, 0
+        own = set(copies)
+        for piece in found:
+            at = piece.device
+            assert at is not None
+            table.append(at)
+            copy = blocks[at].copy
+            if copy is not None:
+                if copy.id not in own:
+                    self._await(sequence, at, writes=piece is tail)
+                if copy.direction is Direction.IN:
+                    loading += match.tail_rows if piece is tail else size
+        sequence.waits |= own
+        table += fresh[len(away) :]
+        if tail is not None:
             # The sequence goes on writing into the block, so the piece that described it is no more.
-            self._replace_tail(match.tail.owner, None)
-        return Hits(device, host, tuple(copies))
+            self._replace_tail(tail.owner, None)
+        return Hits(len(match.pieces) * size + match.tail_rows - loading, loading, tuple(copies))
 
     def _await(self, sequence: Sequence, block: int, *, writes: bool) -> None:
         """Make the sequence wait for a copy that still fills ``block`` or, if it will write there, reads it."""
@@ -341,30 +349,22 @@ class TieredCache:
         piece = self.placement.index.get(key)
         if piece is not None and piece.device is not None:
             return None
-        if piece is None:
-            piece = self.placement.index[key] = Piece(sequence.agent, key)
-        self.placement.attach(piece, block)
+        piece = piece or Piece(sequence.agent, key)
+        self.placement.enter(piece, block)
         return piece
 
     def _new_tail(self, sequence: Sequence, full: int, rows: int) -> Piece:
         start = full * self.block_tokens
         parent = sequence.keys[full - 1] if full else sequence.root
         tail = Piece(sequence.agent, None, parent, tuple(sequence.tokens[start : start + rows]))
-        self.placement.attach(tail, sequence.table[full])
+        self.placement.enter(tail, sequence.table[full])
         return tail
-
-    def _review(self, keys: Iterable[bytes], tail: Piece | None) -> None:
-        index, review = self.placement.index, self.placement.eviction.review
-        for piece in (*map(index.get, keys), tail):
-            if piece is not None and piece.host is not None:
-                review(piece)
 
     def _forget_own(self, sequence: Sequence) -> None:
         owner = (sequence.agent, sequence.id)
         if self.claims.of(owner) is not None:
             self._replace_tail(owner, None)
             self.claims.drop(owner)
-            self._residencies.pop(owner, None)
 
     def _tail(self, owner: Owner) -> Piece | None:
         holding = self.claims.of(owner)
@@ -376,23 +376,25 @@ class TieredCache:
             if holding.tail is not None:
                 self.placement.dissolve(holding.tail)
             holding.tail = tail
-            self.claims.changed(owner)
+            self.claims.version += 1
 
     def _cold(self, agent: str) -> list[Piece]:
-        return [piece for piece in self.pieces(agent) if not self.claims.hot(piece)]
+        """The pieces of ``agent``, which waits, that nobody holds who does not."""
+        holding, index = self.claims.of(agent), self.placement.index
+        if holding is None:
+            return []
+        found = [piece for piece in map(index.get, self.claims.cold(holding.keys)) if piece is not None]
+        return [*found, holding.tail] if holding.tail is not None and holding.tail.alive else found
 
-    def _copy_of(self, piece: Piece) -> Copy | None:
-        return None if piece.device is None else self.placement.device.blocks[piece.device].copy
-
-    def _cheap_block(self) -> int | None:
+    def _cheap_blocks(self, most: int, *, cheap: bool) -> list[int]:
+        """Up to ``most`` blocks that are free, or that the host has and, where they must be ``cheap``, nobody needs soon."""
         device = self.placement.device
-        if not device.free:
-            head = device.blocks[next(iter(device.queue))] if device.queue else None
-            piece = head.piece if head is not None else None
-            if head is None or piece is None or not self.placement.mirrored(piece):
-                return None
-            if self.claims.hot(piece) and not head.demoted:
-                return None
-            self.placement.losses[EventKind.RECLAIM, piece.agent] += 1
-            self.placement.leave_device(piece)
-        return device.take_free()
+        self.placement.empty_heads(most - len(device.free), cheap=cheap)
+        if not cheap and len(device.free) < most:
+            self.placement.empty_mirrored(most - len(device.free))
+        return device.take_free(min(most, len(device.free)))
+
+
+def _leading(found: Iterable[T | None]) -> list[T]:
+    """What comes before the first ``None``."""
+    return cast("list[T]", list(takewhile(partial(is_not, None), found)))

@@ -62,3 +62,22 @@ def test_full_host_is_not_searched_for_every_block_that_fills() -> None:
     while request.finish_reason is None:
         world.core.step()
     assert looked_at < 60
+
+
+def test_copies_of_what_a_request_still_fills_are_not_looked_at_again_and_again() -> None:
+    world = World(device_blocks=80, host_blocks=30, step_tokens=16, slots=2)
+    world.ask("rests", tokens(16 * 20, seed=1), max_tokens=1)
+    running = world.submit("new", tokens(16 * 40, seed=2), max_tokens=1)
+    eviction = world.core.cache.placement.eviction
+    seen = set()
+    while running.finish_reason is None:
+        world.step()
+        seen |= eviction.in_use
+        # Nothing that a request works with gives way, and none of it stands before what may.
+        blocks = {running.table[at] for at in range(len(running.table))}
+        pieces = [world.core.cache.placement.host.slots[slot].piece for slot in list(eviction.loose)[:1]]
+        assert not eviction.in_use or not any(piece is None or piece.device in blocks for piece in pieces)
+    world.run()
+    world.ask("another", tokens(16 * 20, seed=3), max_tokens=1)
+    assert seen
+    assert not eviction.in_use

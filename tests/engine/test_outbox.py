@@ -18,7 +18,7 @@ def copy(number: int, direction: Direction = Direction.OUT) -> Copy:
 def test_urgent_copies_go_first_and_count_against_the_ration() -> None:
     box = Outbox()
     for number in range(6):
-        box.put(copy(number), urgent=number >= 4)
+        box.put({number: copy(number)}, Direction.OUT, urgent=number >= 4)
     ration = {Direction.OUT: 3, Direction.IN: 3}
     assert [one.id for one in box.take(ration)] == [4, 5, 0]
     assert (len(box), ration[Direction.OUT]) == (3, 0)
@@ -27,14 +27,15 @@ def test_urgent_copies_go_first_and_count_against_the_ration() -> None:
 def test_ways_are_rationed_apart() -> None:
     box = Outbox()
     for number in range(4):
-        box.put(copy(number, Direction.IN if number % 2 else Direction.OUT), urgent=False)
+        way = Direction.IN if number % 2 else Direction.OUT
+        box.put({number: copy(number, way)}, way, urgent=False)
     assert [one.id for one in box.take({Direction.OUT: 1, Direction.IN: 2})] == [0, 1, 3]
 
 
 def test_copy_that_somebody_waits_for_by_now_overtakes() -> None:
     box = Outbox()
     for number in range(5):
-        box.put(copy(number), urgent=False)
+        box.put({number: copy(number)}, Direction.OUT, urgent=False)
     box.hurry(4)
     box.hurry(99)
     assert [one.id for one in box.take({Direction.OUT: 1, Direction.IN: 1})] == [4]

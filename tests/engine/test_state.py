@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from jsonschema import Draft202012Validator
@@ -62,6 +63,34 @@ def test_kept_tokens_say_how_much_of_a_context_is_left() -> None:
     world.ask("b", tokens(150, seed=1))
     assert 0 < record(world, "a").kept_tokens < record(world, "a").context_tokens == 58
     assert record(world, "a").vram_bytes == 2 * GEOMETRY.block_bytes
+
+
+def test_a_hasty_snapshot_is_right_but_for_the_time_that_idle_agents_have_waited() -> None:
+    world = World(PolicyMode.EAGER, device_blocks=20)
+    for agent in range(40):
+        world.ask(f"a{agent}", tokens(20, seed=agent), max_tokens=2)
+    world.core.snapshot(whole=False)
+    world.tool_starts("a3")
+    world.submit("a5", tokens(50, seed=99), max_tokens=40)
+    for _ in range(10):
+        world.step()
+        hasty, whole = world.core.snapshot(whole=False).agents, world.core.snapshot().agents
+        assert [untimed(one) for one in hasty] == [untimed(one) for one in whole]
+
+
+def test_the_time_in_hasty_snapshots_catches_up_in_turn() -> None:
+    world = World(device_blocks=20)
+    for agent in range(40):
+        world.ask(f"a{agent}", tokens(20, seed=agent), max_tokens=2)
+    before = world.core.snapshot().agents
+    world.clock.pass_s(60)
+    late = [world.core.snapshot(whole=False).agents for _ in range(3)]
+    counts = [sum(one.since_s >= 60 for one in agents) for agents in late]
+    assert 0 < counts[0] < counts[1] < counts[2] == len(before)
+
+
+def untimed(record: AgentRecord) -> AgentRecord:
+    return replace(record, since_s=0.0, b=None, state_seconds={}, tokens_per_s=None)
 
 
 def record(world: World, agent: str) -> AgentRecord:

@@ -1,0 +1,400 @@
+"""What the engine's own thread has to do for a step and for a return: ``python benchmarks/host_path.py [--json FILE]``.
+
+The real core (cache, policy, sessions, scheduler, forward) with Qwen3-8B's sizes, 48 agents in its tables and eight slots,
+over a runner and a mover that only take time, and that in a clock of their own: nothing sleeps. So what is measured is the
+processor time of the core's calls alone, in the order and number in which a GPU would cause them.
+
+* a step that only decodes, a step with a prompt's tokens in it, and the dearest steps: what delays the next launch;
+* a return, call by call, and in all: everything beyond what as many pure decode steps would have cost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import heapq
+import json
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from machine import describe
+
+from kvtrace.engine.batch import Chunk
+from kvtrace.engine.bench.agents.workload import AgentPlan, Shape, ToolCall, closed_loop
+from kvtrace.engine.config import EngineConfig, PolicyMode
+from kvtrace.engine.geometry import KVGeometry
+from kvtrace.engine.loop import EngineCore, StepResult
+from kvtrace.engine.process import own_process
+from kvtrace.engine.sequence import Sampling
+from kvtrace.engine.state import EngineInfo
+from kvtrace.engine.swap.contract import Copy, CopyDone, Direction
+from kvtrace.tracer.signals import ToolEnded, ToolStarted
+
+SCHEMA_VERSION = 1
+GEOMETRY = KVGeometry(layers=36, kv_heads=8, head_dim=128, element_bytes=2)
+DEVICE_BLOCKS, HOST_BLOCKS, SLOTS = 3437, 21_845, 8
+LINK_BYTES_PER_S = 53e9
+SIGNAL_S = 0.002  # from the tool's end to the request
+PUBLISH_NS = 50_000_000
+PARTS = ("collect", "hand out", "chunks", "advance", "submit copies")
+
+
+@dataclass
+class Clock:
+    """The time that the runner and the mover take."""
+
+    now_ns: int = 1_000_000_000
+
+    def unix_ns(self) -> int:
+        """This instant."""
+        return self.now_ns
+
+
+class Step:
+    """A launched step: reading it takes until it is over."""
+
+    def __init__(self, clock: Clock, chunks: Sequence[Chunk], ends_ns: int) -> None:
+        self._clock, self._ends_ns = clock, ends_ns
+        self._tokens = {
+            one.sequence_id: 1000 + (31 * one.sequence_id + one.start) % 29_000 for one in chunks if one.sample
+        }
+
+    def tokens(self) -> dict[int, int]:
+        """Wait, and give a token to each who asked."""
+        self._clock.now_ns = max(self._clock.now_ns, self._ends_ns)
+        return self._tokens
+
+
+class TimedRunner:
+    """Takes the time that an H200 takes; ``watch`` leaves out its own work."""
+
+    def __init__(self, clock: Clock, watch: Watch) -> None:
+        self._clock, self._watch, self._ends_ns = clock, watch, 0
+        self.chunks: Sequence[Chunk] = ()
+
+    def launch(self, chunks: Sequence[Chunk]) -> Step:
+        """Queue a step behind those before it."""
+        began = time.thread_time_ns()
+        self.chunks = chunks
+        prompt = sum(len(chunk.tokens) for chunk in chunks if len(chunk.tokens) > 1)
+        took_ms = 8.0 + 0.0252 * prompt if prompt else 4.74 + 0.205 * len(chunks)
+        self._ends_ns = max(self._clock.now_ns, self._ends_ns) + int(took_ms * 1e6)
+        step = Step(self._clock, chunks, self._ends_ns)
+        self._watch.leave_out(time.thread_time_ns() - began)
+        return step
+
+    def run(self, chunks: Sequence[Chunk]) -> dict[int, int]:
+        """Launch and read."""
+        return self.launch(chunks).tokens()
+
+
+class TimedMover:
+    """Carries out copies one after the other each way, at the link's rate; ``polled`` is what :meth:`poll` gave last."""
+
+    def __init__(self, clock: Clock, watch: Watch) -> None:
+        self._clock, self._watch = clock, watch
+        self._copy_ns = int(GEOMETRY.block_bytes / LINK_BYTES_PER_S * 1e9)
+        self._queues: dict[Direction, deque[CopyDone]] = {direction: deque() for direction in Direction}
+        self._free_ns = dict.fromkeys(Direction, 0)
+        self.polled: list[CopyDone] = []
+
+    def submit(self, copies: Sequence[Copy], after: object | None = None) -> None:
+        """Queue them."""
+        began = time.thread_time_ns()
+        for copy in copies:
+            starts = max(self._clock.now_ns, self._free_ns[copy.direction])
+            self._free_ns[copy.direction] = starts + self._copy_ns
+            self._queues[copy.direction].append(CopyDone(copy, starts, starts + self._copy_ns))
+        self._watch.leave_out(time.thread_time_ns() - began)
+
+    def poll(self) -> list[CopyDone]:
+        """What is over by now."""
+        began = time.thread_time_ns()
+        self.polled = []
+        for queue in self._queues.values():
+            while queue and queue[0].ended_ns <= self._clock.now_ns:
+                self.polled.append(queue.popleft())
+        self._watch.leave_out(time.thread_time_ns() - began)
+        return self.polled
+
+    def wait(self, timeout_s: float) -> None:
+        """Let the time pass that the next piece of eight copies takes."""
+        ends = [queue[min(7, len(queue) - 1)].ended_ns for queue in self._queues.values() if queue]
+        self._clock.now_ns = min([*ends, self._clock.now_ns + int(timeout_s * 1e9)])
+
+    def in_flight(self) -> int:
+        """Copies not yet over."""
+        return sum(len(queue) for queue in self._queues.values())
+
+    def mark(self) -> object | None:
+        """Copies need to wait for nothing."""
+        return None
+
+    def fence(self, copy_ids: Collection[int]) -> None:
+        """No step waits on the device."""
+
+    def queued(self, direction: Direction) -> int:
+        """Copies not yet over, one way."""
+        return len(self._queues[direction])
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Watch:
+    """Processor time, ns; what is left out counts in no measurement under way. ``parts``: of wrapped methods by name."""
+
+    def __init__(self) -> None:
+        self.parts: Counter[str] = Counter()
+        self._left_out = 0
+
+    def leave_out(self, ns: int) -> None:
+        """So much was the harness's."""
+        self._left_out += ns
+
+    def time(self, call: Callable[[], Any]) -> tuple[Any, int]:
+        """Make ``call``: what it returned and what it cost."""
+        left_out, began = self._left_out, time.thread_time_ns()
+        result = call()
+        return result, time.thread_time_ns() - began - (self._left_out - left_out)
+
+    def wrap(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        """``method``, with the cost of each call added to the part ``name``."""
+
+        def timed(*arguments: Any) -> Any:
+            result, ns = self.time(lambda: method(*arguments))
+            self.parts[name] += ns
+            return result
+
+        return timed
+
+
+@dataclass
+class Figures:
+    """What was measured, all in ns of processor time; ``returns`` in the window."""
+
+    steps: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    calls: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    parts: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    returns: int = 0
+    reprefilled_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What runs. Without ``signals`` no tool tells of its start or end."""
+
+    agents: int
+    policy: PolicyMode
+    signals: bool
+    step_tokens: int
+    seed: int
+
+
+class Stage:
+    """The core, its agents and what happens to them, in order of time.
+
+    Figures are taken from when all agents have had their first turn on, or, with a ``shape`` of one turn, from the start.
+    """
+
+    def __init__(self, setup: Setup, shape: Shape | None = None) -> None:
+        self.clock, self.watch, self.figures = Clock(), Watch(), Figures()
+        self.runner, self.mover = TimedRunner(self.clock, self.watch), TimedMover(self.clock, self.watch)
+        shape = shape or Shape(setup.agents)
+        config = EngineConfig(DEVICE_BLOCKS, HOST_BLOCKS, SLOTS, setup.step_tokens, policy=setup.policy, pipelined=True)
+        info = EngineInfo(model="random:qwen3-8b", device="none", weights_bytes=0)
+        self.core = EngineCore(config, GEOMETRY, self.runner, self.mover, self.clock, info)
+        self._plans = closed_loop(shape, _tools(setup.seed), setup.seed)
+        self._signals = setup.signals
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._number = 0
+        self._turns: dict[str, int] = {}
+        self._contexts: dict[str, list[int]] = {}
+        self._warm = not shape.returns
+        self._told_ns = 0
+        for name, owner, attribute in (
+            ("collect", self.core, "_collect"),
+            ("hand out", self.core._admission, "hand_out"),
+            ("chunks", self.core._forward, "chunks"),
+            ("advance", self.core._forward, "advance"),
+            ("submit copies", self.core, "_submit_copies"),
+        ):
+            setattr(owner, attribute, self.watch.wrap(name, getattr(owner, attribute)))
+
+    def run(self) -> Figures:
+        """All turns of all agents."""
+        for plan in self._plans:
+            self._contexts[plan.name] = plan.new_ids(0)
+            self._turns[plan.name] = 0
+            self._later(0.0, lambda plan=plan: self._request(plan))  # type: ignore[misc]
+        by_name = {plan.name: plan for plan in self._plans}
+        while self._events or self.core.has_work():
+            while self._events and self._events[0][0] <= self.clock.now_ns:
+                heapq.heappop(self._events)[2]()
+            result = self._step()
+            if result.finished or self.clock.now_ns >= self._told_ns + PUBLISH_NS:
+                # As often as the engine tells others how it is.
+                self._told_ns = self.clock.now_ns
+                self._call("snapshot", lambda: self.core.snapshot(whole=False))
+            for sequence in result.finished:
+                self._ended(by_name[sequence.agent], list(sequence.tokens))
+            if not result.progressed and self._events and not self.core.has_work():
+                self.clock.now_ns = max(self.clock.now_ns, self._events[0][0])
+        self.figures.reprefilled_tokens = self.core.snapshot().totals.reprefilled_tokens
+        return self.figures
+
+    def _step(self) -> StepResult:
+        self.runner.chunks = ()
+        self.watch.parts.clear()
+        before = set(self.core._requests.running)
+        result: StepResult
+        result, ns = self.watch.time(self.core.step)
+        if self._warm:
+            lengths = [len(chunk.tokens) for chunk in self.runner.chunks]
+            came = any(one.copy.direction is Direction.IN for one in self.mover.polled)
+            quiet = before == set(self.core._requests.running) and not came and not result.finished
+            kind = "decode" if quiet and lengths == [1] * SLOTS else "other"
+            for name in ("all", "mixed" if max(lengths, default=0) > 1 else kind):
+                self.figures.steps[name].append(ns)
+            for name in PARTS:
+                self.figures.parts[name].append(self.watch.parts[name])
+        return result
+
+    def _call(self, name: str, call: Callable[[], Any]) -> Any:
+        result, ns = self.watch.time(call)
+        if self._warm:
+            self.figures.calls[name].append(ns)
+        return result
+
+    def _request(self, plan: AgentPlan) -> None:
+        turn = self._turns[plan.name]
+        sampling = Sampling(max_tokens=plan.turns[turn].generated_tokens, ignore_eos=True)
+        tokens = self._contexts[plan.name]
+        self._call("submit", lambda: self.core.submit(plan.name, tokens, sampling))
+        if self._warm:
+            self.figures.returns += 1
+
+    def _ended(self, plan: AgentPlan, tokens: list[int]) -> None:
+        turn = self._turns[plan.name]
+        self._turns[plan.name] = turn + 1
+        if not self._warm and min(self._turns.values()) > 0:
+            self._warm = True
+        call = plan.turns[turn].call
+        if call is None:
+            return
+        self._contexts[plan.name] = [*tokens, *plan.new_ids(turn + 1)]
+        if self._signals:
+            self._later(SIGNAL_S, lambda: self._tool(plan, call, turn))
+        else:
+            self._later(2 * SIGNAL_S + call.seconds, lambda: self._request(plan))
+
+    def _tool(self, plan: AgentPlan, call: ToolCall, turn: int) -> None:
+        span = (plan.name.encode().hex().zfill(32), f"{turn:016x}")
+        start = ToolStarted(*span, self.clock.now_ns, call.tool, plan.name)
+        self._call("tool start", lambda: self.core.signal(start))
+        end = ToolEnded(*span, self.clock.now_ns + int(call.seconds * 1e9), call.tool, plan.name)
+        self._later(call.seconds, lambda: self._call("tool end", lambda: self.core.signal(end)))
+        self._later(call.seconds + SIGNAL_S, lambda: self._request(plan))
+
+    def _later(self, seconds: float, action: Callable[[], Any]) -> None:
+        self._number += 1
+        heapq.heappush(self._events, (self.clock.now_ns + int(seconds * 1e9), self._number, action))
+
+
+def _tools(seed: int) -> Callable[[int, int], ToolCall]:
+    def call(agent: int, turn: int) -> ToolCall:
+        drawn = Random(f"{seed}/tool/{agent}/{turn}").expovariate(1.0)
+        return ToolCall("bench", min(drawn, 5.0) * 1.868)
+
+    return call
+
+
+def summary(values: list[int]) -> dict[str, float]:
+    """Microseconds: the median, the mean, the 99th percentile, the worst, and how many there were."""
+    ordered = sorted(values) or [0]
+    return {
+        "p50_us": ordered[len(ordered) // 2] / 1e3,
+        "mean_us": sum(ordered) / len(ordered) / 1e3,
+        "p99_us": ordered[int(0.99 * (len(ordered) - 1))] / 1e3,
+        "worst_us": ordered[-1] / 1e3,
+        "times": len(values),
+    }
+
+
+def run_again(stages: list[Stage]) -> Figures:
+    """Run equal stages.
+
+    Each of them makes the same calls in the same order, so of every single call the cheapest counts: what it costs where
+    nobody else uses the processor.
+    """
+    figures, *others = [stage.run() for stage in stages]
+    for group in ("steps", "calls", "parts"):
+        for name, values in getattr(figures, group).items():
+            again = [getattr(other, group)[name] for other in others]
+            values[:] = [min(samples) for samples in zip(values, *again, strict=True)]
+    return figures
+
+
+def measure(setup: Setup, repeat: int) -> dict[str, Any]:
+    """The figures as a document."""
+    alone = [Stage(setup, Shape(SLOTS, returns=0, generated_tokens=400)) for _ in range(repeat)]
+    stages = [Stage(setup) for _ in range(repeat)]
+    own_process()
+    quiet = summary(run_again(alone).steps["decode"])
+    figures = run_again(stages)
+    # Snapshots come by the clock.
+    calls = [ns for name, samples in figures.calls.items() if name != "snapshot" for ns in samples]
+    spent = sum(figures.steps["all"]) + sum(calls)
+    returns = max(figures.returns, 1)
+    return {
+        "returns": figures.returns,
+        "return_us": spent / 1e3 / returns - quiet["mean_us"] * len(figures.steps["all"]) / returns,
+        "steps": {"8 alone": quiet, **{name: summary(values) for name, values in figures.steps.items()}},
+        "parts": {name: summary(values) for name, values in figures.parts.items()},
+        "calls": {name: summary(values) for name, values in figures.calls.items()},
+        "reprefilled_tokens": figures.reprefilled_tokens,
+    }
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print a table."""
+    print(f"{'µs of processor time':<28}{'p50':>9}{'mean':>9}{'p99':>9}{'worst':>9}{'times':>8}")
+    for group in ("steps", "parts", "calls"):
+        for name, row in result[group].items():
+            figures = "".join(f"{row[key]:>9.0f}" for key in ("p50_us", "mean_us", "p99_us", "worst_us"))
+            print(f"{group[:-1]} {name:<{27 - len(group)}} {figures}{row['times']:>8}")
+    print(f"a return in all, beyond steps of 8 alone: {result['return_us']:.0f} µs ({result['returns']} returns)")
+
+
+def main() -> None:
+    """Measure, and print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--agents", type=int, default=48)
+    parser.add_argument("--policy", default="auto", help="auto, swap, eager, recompute or keep")
+    parser.add_argument("--no-signals", action="store_true", help="no tool tells of its start or end")
+    parser.add_argument("--step-tokens", type=int, default=2048)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="write the figures here as well")
+    parser.add_argument("--profile", type=Path, help="profile the run instead, and write the profile here")
+    options = parser.parse_args()
+    policy, signals = PolicyMode(options.policy), not options.no_signals
+    setup = Setup(options.agents, policy, signals, options.step_tokens, options.seed)
+    if options.profile:
+        with cProfile.Profile(time.thread_time) as profile:
+            Stage(setup).run()
+        profile.dump_stats(options.profile)
+        return
+    show(result := measure(setup, options.repeat))
+    if options.json:
+        document = {"schema_version": SCHEMA_VERSION, "machine": describe(), "setup": asdict(setup), **result}
+        options.json.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
