@@ -44,6 +44,10 @@ class EngineConfig:
         forecast: what `auto` knows of tools at the start: a file of `kvtrace report --forecast` or what it holds.
         link_bytes_per_s: how fast the link is taken to be, one way, until copies were measured.
         step_copy_bytes: most bytes of copies started per step, each way.
+        turn_handicap_s: in the order of admission a request counts as having come so many seconds later for each turn that
+            its agent had before, up to five. 0: first come, first served; below 0: returning agents first.
+        max_agents: most agents in the middle of their turns; a new one waits until another one's turns are over. ``None``:
+            no limit but, under `auto`, what both tiers hold.
         pipelined: launch a step before the tokens of the one before are read; ``None``: on a GPU, not on a CPU.
 
     Raises:
@@ -64,6 +68,8 @@ class EngineConfig:
     forecast: str | Path | Mapping[str, Any] | None = None
     link_bytes_per_s: float = 25e9
     step_copy_bytes: int = 256 << 20
+    turn_handicap_s: float = 1.0
+    max_agents: int | None = None
 
     def __post_init__(self) -> None:
         if self.policy not in list(PolicyMode):
@@ -77,10 +83,11 @@ class EngineConfig:
             "context_tokens": 2,
             "queue_requests": 1,
             "step_copy_bytes": 1,
+            "max_agents": 1,
         }
         for name, minimum in least.items():
             value = getattr(self, name)
-            if value < minimum:
+            if value is not None and value < minimum:
                 raise ConfigError(f"{name} is {value}; give at least {minimum}")
         if self.step_tokens < self.slots:
             raise ConfigError(
@@ -90,3 +97,5 @@ class EngineConfig:
         for name, unit in (("signal_ttl_s", "seconds"), ("link_bytes_per_s", "bytes a second")):
             if not 0 < (value := getattr(self, name)) < math.inf:
                 raise ConfigError(f"{name} is {value}; give {unit} above 0, and finite")
+        if not abs(self.turn_handicap_s) < math.inf:
+            raise ConfigError(f"turn_handicap_s is {self.turn_handicap_s}; give a finite number of seconds")

@@ -4,11 +4,16 @@ A step is *launched*, and later *read*. Where steps are pipelined, the next one 
 request that decodes goes on with a token nobody has read yet. If that token turns out to end it, the step computed one
 position too many, which nobody ever looks at: the block it went to is written and read in the order of the launches,
 and copies that touch it start after everything launched before them.
+
+A request whose KV still comes from the host is launched *early* once all that is missing is on its way on the device:
+the device waits for the copies there, and all that the host does for the step is done meanwhile. When that step is
+read, the copies are over, and are taken off the books before anything that it computed is entered. If one of them
+failed, the request has started over, and the step is void for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
@@ -20,9 +25,10 @@ from .meters import Tally
 from .parking import Parking
 from .past import Past
 from .requests import Requests
-from .scheduler import plan_shares
+from .scheduler import Share, plan_shares
 from .sequence import Sequence, SequenceStatus
 from .sessions import Sessions
+from .swap.contract import Fence
 from .tiers import TieredCache
 
 
@@ -41,17 +47,24 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Flight:
-    """A step that was launched and not read."""
+    """A step that was launched and not read. ``attempts``: how often each of its requests had started over by then."""
 
     chunks: tuple[Chunk, ...]
     pending: Pending
     started_ns: int
+    number: int
+    mark: object | None
+    attempts: dict[int, int]
+    early: bool
 
 
 class Forward:
     """Builds chunks for the requests that can run, runs them, and enters what was computed.
 
-    ``on_launch`` hears of every step that was launched.
+    ``on_launch`` hears of every step that was launched. ``mark`` gives the mover's mark of this point of the device's work,
+    and ``written`` is the one taken after the step that was read last: what is in the cache was written before it.
+    ``settled`` is the newest launch that is known to be over, with its mark: reading a step waits for its tokens alone.
+    ``fence`` is the mover's, and ``collect`` takes the copies that ended off the books.
     """
 
     def __init__(
@@ -76,6 +89,12 @@ class Forward:
         self._past = past
         self._tally = tally
         self.on_launch: Callable[[Seq[Chunk]], None] = lambda chunks: None
+        self.mark: Callable[[], object | None] = lambda: None
+        self.written: object | None = None
+        self.settled: tuple[int, object | None] = (0, None)
+        self.fence: Callable[[Collection[int]], Fence | None] = lambda copies: None
+        self.collect: Callable[[], object] = lambda: None
+        self._fences: list[Fence] = []
         self._flight: _Flight | None = None
         self._read_ns = 0
 
@@ -90,13 +109,17 @@ class Forward:
         return self._flight is not None and any(one.unread and one.sampling.needs_history for one in self._ready())
 
     def chunks(self, now_ns: int) -> list[Chunk]:
-        """The next step's work; requests that restore, or that wait for a block, have no part in it."""
+        """The next step's work; requests that wait for a block, or for a copy still on the host, have no part in it."""
         for sequence in self._ready():
             if sequence.pending > 1 and not sequence.in_flight:
                 self._requests.rematch(sequence, now_ns)
-        pending = [(one.id, one.pending) for one in self._without_twins() if self._can_go_on(one)]
+        self._fences = []
+        arriving = self._arriving()
+        candidates = [*self._ready(), *(sequence for sequence, _ in arriving.values())]
+        pending = [(one.id, one.pending) for one in self._without_twins(candidates) if self._can_go_on(one)]
         shares = plan_shares(pending, self._config.step_tokens)
-        return [self._chunk(self._requests.running[share.id], share.tokens) for share in shares]
+        chosen = [one for one in shares if one.id not in arriving or self._start_early(*arriving[one.id], one)]
+        return [self._chunk(self._requests.running[share.id], share.tokens) for share in chosen]
 
     def advance(self, chunks: Seq[Chunk]) -> Outcome:
         """Launch ``chunks`` and read the step before or, where steps are not pipelined, this one.
@@ -111,9 +134,8 @@ class Forward:
             self._fail(chunks, failure, outcome)
         if launched is not None:
             self._flight = launched
-            for chunk in launched.chunks:
-                if (sequence := self._requests.running.get(chunk.sequence_id)) is not None:
-                    sequence.unread = chunk.sample
+            for chunk in self._valid(launched):
+                self._requests.running[chunk.sequence_id].unread = chunk.sample
             if not self._config.pipelined:
                 outcome.add(self.read())
         return outcome
@@ -134,26 +156,38 @@ class Forward:
 
     def _launch(self, chunks: Seq[Chunk]) -> tuple[_Flight | None, Exception | None]:
         started_ns = self._clock.unix_ns()
+        fences, self._fences = self._fences, []
+        self._cache.placement.device.launches += 1  # whatever becomes of it: some of its kernels may run
+        number = self._cache.placement.device.launches
+        running = self._requests.running
+        for chunk in chunks:
+            running[chunk.sequence_id].last_launch = number
         try:
+            for fence in fences:
+                fence.join()
             pending = self._runner.launch(chunks)
         except Exception as error:  # the runner is foreign code, and the other requests must go on
             return None, error
         for chunk in chunks:
-            self._requests.running[chunk.sequence_id].launched = chunk.start + len(chunk.tokens)
+            running[chunk.sequence_id].launched = chunk.start + len(chunk.tokens)
+        attempts = {chunk.sequence_id: running[chunk.sequence_id].attempt for chunk in chunks}
         self._tally.steps += 1
         self.on_launch(chunks)
-        return _Flight(tuple(chunks), pending, started_ns), None
+        return _Flight(tuple(chunks), pending, started_ns, number, self.mark(), attempts, bool(fences)), None
 
     def _read(self, flight: _Flight) -> Outcome:
         try:
             sampled = flight.pending.tokens()
         except Exception as error:  # as above
             outcome = Outcome()
-            self._fail(flight.chunks, error, outcome)
+            self._fail(self._valid(flight), error, outcome)
             return outcome
-        # Who was aborted meanwhile is gone; who ended one step earlier had one position too many here.
-        chunks = [chunk for chunk in flight.chunks if chunk.sequence_id in self._requests.running]
-        running = self._requests.running
+        self.written = flight.mark
+        if sampled:
+            self.settled = flight.number, flight.mark
+        if flight.early:
+            self.collect()
+        chunks, running = self._valid(flight), self._requests.running
         # Count first: what one request computes in this step did not exist before it for another.
         prefilled = sum(self._count(running[chunk.sequence_id], chunk) for chunk in chunks)
         now_ns = self._clock.unix_ns()
@@ -162,7 +196,13 @@ class Forward:
         self._tally.prefill_s += took_s * prefilled / sum(len(chunk.tokens) for chunk in flight.chunks)
         for chunk in chunks:
             self._enter(running[chunk.sequence_id], chunk.start + len(chunk.tokens))
-        return self._accept({number: token for number, token in sampled.items() if number in running})
+        return self._accept({one.sequence_id: sampled[one.sequence_id] for one in chunks if one.sequence_id in sampled})
+
+    def _valid(self, flight: _Flight) -> list[Chunk]:
+        """The chunks that still count: who was aborted is gone, who ended one step earlier had one position too many."""
+        running, attempts = self._requests.running, flight.attempts
+        numbers = {number for number in attempts if number in running and running[number].attempt == attempts[number]}
+        return [chunk for chunk in flight.chunks if chunk.sequence_id in numbers]
 
     def _fail(self, chunks: Seq[Chunk], error: Exception, outcome: Outcome) -> None:
         """End the requests of a step that could not be computed, but for those that have ended anyhow."""
@@ -175,25 +215,48 @@ class Forward:
     def _ready(self) -> list[Sequence]:
         return [one for one in self._requests.running.values() if one.status is SequenceStatus.RUNNING]
 
+    def _start_early(self, sequence: Sequence, fence: Fence, share: Share) -> bool:
+        """Let it run, if the step samples for it: one that does not can be read before it, and the copies, are over."""
+        if share.tokens < sequence.pending:
+            return False
+        self._requests.start_early(sequence, self._clock.unix_ns())
+        self._fences.append(fence)
+        return True
+
+    def _arriving(self) -> dict[int, tuple[Sequence, Fence]]:
+        """The requests whose missing KV is all on its way on the device, and what to wait for there, by id."""
+        found = {}
+        for one in self._requests.running.values():
+            # Who would find more of its prompt in the cache than it waits for takes that over first. A chooser looks at
+            # each token when it is launched: it would wait here, and remember the token of a step that became void.
+            if one.status is SequenceStatus.RESTORING and one.sampling.chooser is None and not self._finds_more(one):
+                fence = self.fence(one.waits)
+                if fence is not None:
+                    found[one.id] = (one, fence)
+        return found
+
     def _can_go_on(self, sequence: Sequence) -> bool:
-        return self.has_room(sequence) and self.goes_on(sequence) and not self._finds_more(sequence)
+        if not (self.has_room(sequence) and self.goes_on(sequence)):
+            return False
+        # A prefill whose last step is not read cannot yet take over what the cache has of it.
+        return not (sequence.in_flight and self._finds_more(sequence))
 
     def _finds_more(self, sequence: Sequence) -> bool:
-        """Whether the cache has the next block of a prefill whose last step must be read before it can take that over."""
+        """Whether the cache has the next block of a prefill."""
         at = sequence.launched // self._cache.block_tokens
-        if not sequence.in_flight or sequence.pending <= 1 or at >= len(sequence.keys):
+        if sequence.pending <= 1 or at >= len(sequence.keys):
             return False
         return sequence.keys[at] in self._cache.placement.index
 
-    def _without_twins(self) -> list[Sequence]:
-        """The ready requests but for those whose next block an older one is about to compute: they take it over then.
+    def _without_twins(self, candidates: Seq[Sequence]) -> list[Sequence]:
+        """The candidates but for those whose next block an older one is about to compute: they take it over then.
 
         The older one has its share of this step, or an even older one has, so that nobody waits for ever.
         """
         coming: set[bytes] = set()
         chosen = []
         block_tokens = self._cache.block_tokens
-        for one in sorted(self._ready(), key=lambda sequence: sequence.id):
+        for one in sorted(candidates, key=lambda sequence: sequence.id):
             left = one.keys[one.launched // block_tokens :] if one.pending > 1 else []
             if not left or left[0] not in coming:
                 chosen.append(one)

@@ -44,17 +44,18 @@ def _check_device_places(placement: Placement) -> None:
     for number, block in enumerate(device.blocks):
         _require(places[number] == 1, f"device block {number} is in {places[number]} places, must be in exactly one")
         _require(block.refs >= 0, f"device block {number} has {block.refs} references")
-        going = block.demoted or block.leaving
+        going = block.demoted or number in device.emptying
         _require(not (block.refs and going), f"device block {number} is in use and about to leave")
     _require(len(places) == len(device.blocks), "a device block that does not exist is in some place")
     for number in device.free:
         block = device.blocks[number]
-        clean = block.piece is None and block.copy is None and not (block.demoted or block.leaving or block.stuck)
+        clean = block.piece is None and block.copy is None and not (block.demoted or block.stuck)
         _require(clean, f"free device block {number} still holds something: {block}")
     for number in device.queue:
         block = device.blocks[number]
         _require(block.copy is None, f"reclaimable device block {number} is in a copy: {block.copy}")
         _require(block.piece is not None, f"reclaimable device block {number} holds nothing")
+    _require(device.emptying <= device.busy, "a device block that no copy touches is about to leave")
     for number in device.busy:
         _require(device.blocks[number].copy is not None, f"busy device block {number} is in no copy")
 
@@ -62,18 +63,24 @@ def _check_device_places(placement: Placement) -> None:
 def _check_host_places(placement: Placement) -> None:
     host = placement.host
     copying = [number for number, slot in enumerate(host.slots) if slot.copy is not None]
-    places = Counter([*host.free, *host.ready, *copying])
+    ready = {
+        number: piece for number in range(len(host.slots)) if (piece := host.slots[number].piece) and host.ready(number)
+    }
+    places = Counter([*host.free, *ready, *copying])
     for number in range(len(host.slots)):
         _require(places[number] == 1, f"host slot {number} is in {places[number]} places, must be in exactly one")
     _require(len(places) == len(host.slots), "a host slot that does not exist is in some place")
     for number in host.free:
         _require(host.slots[number].piece is None, f"free host slot {number} still holds a piece")
-    for number in host.ready:
-        _require(host.slots[number].piece is not None, f"ready host slot {number} holds nothing")
-    ready = {number: piece for number in host.ready if (piece := host.slots[number].piece) is not None}
-    eviction, kept = placement.eviction, placement.kept
+    eviction, kept = placement.eviction, placement.claims.kept
+    eviction.refresh()
     loose = {number for number, piece in ready.items() if not kept(piece)}
-    _require(loose == eviction.loose.keys(), f"{loose} can be emptied, {list(eviction.loose)} are listed")
+    listed = eviction.loose.keys() | eviction.in_use
+    _require(loose == listed, f"{loose} can be emptied, {listed} are listed")
+    for number in eviction.in_use:
+        block = ready[number].device
+        used = block is not None and placement.device.blocks[block].refs > 0 and number not in eviction.loose
+        _require(used, f"host slot {number} is listed as in use, but no request runs on it")
     redundant = {number for number, piece in ready.items() if piece.device is not None}
     _require(
         redundant == eviction.redundant.keys(), f"{redundant} are on both sides, {list(eviction.redundant)} are listed"
@@ -146,7 +153,8 @@ def _check_sequences(cache: TieredCache, live: list[Sequence]) -> None:
             f"{name} is {sequence.status} with {len(sequence.table)} blocks",
         )
         if sequence.status is SequenceStatus.RUNNING:
-            _require(not sequence.waits, f"{name} runs while copies it needs are in flight")
+            early = sequence.in_flight  # the device waits for them before that step
+            _require(not sequence.waits or early, f"{name} runs while copies it needs are in flight")
         _require(sequence.kv_tokens <= len(sequence.table) * cache.block_tokens, f"{name} has KV outside its table")
         for number in sequence.table[sequence.kv_tokens // cache.block_tokens :]:
             block = placement.device.blocks[number]

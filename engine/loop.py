@@ -1,6 +1,6 @@
 """The engine without threads: requests and signals in, one step at a time, tokens out. Torch-free.
 
-A step: note the copies that ended, plan memory (:mod:`.scheduler`), hand out blocks (:mod:`.tiers`), submit the
+A step: note the copies that ended, plan memory and hand out blocks (:mod:`.admission`), submit the
 copies that follow, launch the chunks and read the step before (:mod:`.forward`; without pipelining, this one), submit
 the copies of what was filled. Not thread-safe: one thread makes all calls.
 """
@@ -16,6 +16,7 @@ from kvtrace.tracer.clock import Clock
 from kvtrace.tracer.signals import Signal
 
 from . import state
+from .admission import Admission
 from .batch import Chunk, Runner
 from .config import EngineConfig
 from .errors import QueueFull, RequestRefused
@@ -31,8 +32,7 @@ from .past import Past
 from .prefix import block_key, extend_keys, root_key
 from .records import EngineEvent, Snapshot
 from .requests import Requests
-from .scheduler import MemoryView, Running, Waiting, plan_memory, waiting_order
-from .sequence import Sampling, Sequence, SequenceStatus
+from .sequence import Sampling, Sequence
 from .sessions import Sessions, Transition
 from .swap.contract import Direction, Mover
 from .tiers import TieredCache
@@ -86,6 +86,19 @@ class EngineCore:
         self._forward = Forward(
             config, runner, clock, self._requests, self.cache, self._parking, self.sessions, past, tally
         )
+        self._forward.mark, self._forward.fence, self._forward.collect = mover.mark, mover.fence, self._collect
+        self._admission = Admission(
+            config,
+            geometry,
+            clock,
+            self.cache,
+            self.sessions,
+            self._requests,
+            self._forward,
+            self._parking,
+            self._outlooks,
+        )
+        self._records = state.AgentRecords(self.sessions, self._requests.live, self.cache, self.events, geometry)
         self._config, self._geometry, self._info = config, geometry, info
         self._mover, self._clock = mover, clock
         self._past, self._tally, self._link = past, tally, link
@@ -160,7 +173,7 @@ class EngineCore:
             self._change(expired, now)
         self._parking.overdue(now)
         outcome = self._forward.read() if self._forward.wants_reading else Outcome()
-        progressed |= self._hand_out_blocks(outcome)
+        progressed |= self._admission.hand_out(outcome)
         chunks = self._forward.chunks(self._clock.unix_ns())
         # Copies in may start while this step computes; copies out of what it fills come after it.
         self._submit_copies()
@@ -185,8 +198,8 @@ class EngineCore:
             self._mover.wait(_WAIT_S)
             self._collect()
 
-    def snapshot(self) -> Snapshot:
-        """The engine at this instant."""
+    def snapshot(self, *, whole: bool = True) -> Snapshot:
+        """The engine at this instant; unless ``whole``, some tenths of a second may have passed for agents that do nothing."""
         now = self._clock.unix_ns()
         return Snapshot(
             time_unix_ns=now,
@@ -195,7 +208,7 @@ class EngineCore:
             policy=str(self._config.policy),
             tiers=state.tiers(self.cache, self._info, self._geometry.block_bytes),
             link=self._link.link(now),
-            agents=state.agents(self.sessions, self._requests.live, self.cache, self.events, self._geometry, now),
+            agents=self._records.at(now, whole=whole),
             events=tuple(self.events.recent),
             totals=self._tally.totals(self.cache.placement.dropped, self.sessions.unmatched, self.sessions.matched),
         )
@@ -237,9 +250,22 @@ class EngineCore:
             self._submit_copies()
 
     def _submit_copies(self) -> None:
+        """Hand over copies. Most need not wait for the step in flight.
+
+        What leaves was written by steps that were read, and what comes goes where, most often, only steps looked that are over.
+        """
         copies = self.cache.placement.outbox.take(self._ration)
-        if copies:
-            self._mover.submit(copies)
+        if not copies:
+            return
+        blocks, (settled, over) = self.cache.placement.device.blocks, self._forward.settled
+        leaving = [copy for copy in copies if copy.direction is Direction.OUT]
+        coming = [copy for copy in copies if copy.direction is Direction.IN]
+        late = [copy for copy in coming if blocks[copy.device_block].used > settled]
+        if late:
+            coming = [copy for copy in coming if blocks[copy.device_block].used <= settled]
+        for some, after in ((coming, over), (late, None), (leaving, self._forward.written)):
+            if some:
+                self._mover.submit(some, after)
 
     def _open_host(self) -> None:
         """Use the host slots whose memory has come meanwhile, first of all for what had found none."""
@@ -259,66 +285,12 @@ class EngineCore:
         """Take the copies that ended off the books; requests that waited for their last one may run."""
         self._open_host()
         done = self._mover.poll()
+        if not done:
+            return False
         now = self._clock.unix_ns()
-        for one in done:
-            self.cache.complete(one)
-            if one.error is None:
-                self._link.add(one.copy.direction, now, self._geometry.block_bytes)
-                self._link.timed(one, self._geometry.block_bytes)
-            self._requests.arrived(one, now)
-        self._parking.copied(done, now)
-        return bool(done)
-
-    def _hand_out_blocks(self, outcome: Outcome) -> bool:
-        view = self._memory_view()
-        plan = plan_memory(view)
-        if plan.preempt and self._forward.in_flight:
-            # A block is taken away only when what was launched for it is known, and that may end who wanted it.
-            outcome.add(self._forward.read())
-            view = self._memory_view()
-            plan = plan_memory(view)
-        now = self._clock.unix_ns()
-        wanted = sum(one.demand for one in view.waiting) + len(plan.grow)
-        self._parking.make_room(wanted - len(self.cache.placement.device.free), now)
-        for number in plan.preempt:
-            self._requests.preempt(self._requests.running[number], now)
-        for number in plan.grow:
-            self.cache.grow(self._requests.running[number])
-        admitted = False
-        for number in plan.admit:
-            waiting = self._requests.waiting[number]
-            if not self._requests.admit(waiting, self._first_blocks(waiting), now):
-                break
-            admitted = True
-        left = {one.id: one.demand for one in view.waiting if one.id in self._requests.waiting}
-        self._outlooks.short_blocks = sum(left.values())
-        return bool(plan.preempt) or admitted
-
-    def _memory_view(self) -> MemoryView:
-        placement, requests = self.cache.placement, self._requests
-        order = waiting_order((one.id, self.cache.knows(one), one.overtaken) for one in requests.waiting.values())
-        candidates = [requests.waiting[number] for number in order[: self._config.slots - len(requests.running)]]
-        available, leaving = placement.available, placement.device.leaving
-        coming = len(placement.device.busy) - leaving
-        return MemoryView(
-            running=self._running_views(available + coming),
-            waiting=tuple(Waiting(one.id, self.cache.demand(one, self._first_blocks(one))) for one in candidates),
-            available=available,
-            coming=coming,
-            slots=self._config.slots,
-        )
-
-    def _running_views(self, blocks_left: int) -> tuple[Running, ...]:
-        running = self._requests.running.values()
-        grows = {one.id for one in running if self._grows(one)}
-        # Counting what each table would yield is the dearest part of an easy step, and only preemption asks.
-        short = len(grows) > blocks_left
-        return tuple(Running(one.id, one.id in grows, self.cache.yields(one) if short else 0) for one in running)
-
-    def _grows(self, sequence: Sequence) -> bool:
-        running = sequence.status is SequenceStatus.RUNNING
-        return running and not self._forward.has_room(sequence) and self._forward.goes_on(sequence)
-
-    def _first_blocks(self, sequence: Sequence) -> int:
-        """Blocks of its first table: room for its tokens and the next, but never more than it can need."""
-        return self._geometry.blocks_for(min(len(sequence.tokens) + 1, sequence.most_kv_tokens))
+        self.cache.complete(done)
+        self._link.copied([one for one in done if one.error is None], now, self._geometry.block_bytes)
+        ended = {one.copy.id: one for one in done}
+        self._requests.arrived(ended, now)
+        self._parking.copied(ended, now)
+        return True

@@ -63,12 +63,13 @@ class Outlooks:
                 self._cache.context_tokens(session.agent) // self._geometry.block_tokens,
             )
             for session in self._sessions.agents.values()
-            if session.activity is None and self._has_blocks(session.agent)
+            if session.activity is None and self._cache.claims.has_blocks(session.agent)
         )
 
-    def _has_blocks(self, agent: str) -> bool:
-        residency = self._cache.residency(agent)
-        return residency.device_blocks + residency.host_blocks > 0
+    def back_within(self, agent: str, seconds: float, now_ns: int) -> bool:
+        """Whether something of it runs, or its wait is expected to end so soon."""
+        session = self._sessions.agents[agent]
+        return session.activity is not None or _expected_s(session, self._sessions.forecasts, now_ns) <= seconds
 
     def _copy_s(self, blocks: int, direction: Direction) -> float:
         rate = self._link.bytes_per_s(direction) or self._config.link_bytes_per_s

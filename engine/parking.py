@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Set
+from collections.abc import Mapping, Set
+from itertools import chain
 from typing import Final
 
 from .blocks import Piece
@@ -32,14 +33,24 @@ from .sessions import Session, Sessions, Transition
 from .swap.contract import CopyDone
 from .tiers import TieredCache
 
-_RANKED_NS: Final = 20_000_000
+_OFFERED_NS: Final = 20_000_000
+"""How often waiting agents are asked to give way to requests that lack space."""
+
+_RANKED_NS: Final = 50_000_000
 """How long an order of victims is good for, and longer in proportion where there are more than ``_RANKED``."""
 
 _RANKED: Final = 32
 
 
+_AHEAD_BLOCKS: Final = 32
+"""Least number of blocks that are worth a restore ahead of its slot, unless fewer are missing."""
+
+
 class Parking:
-    """Between the sessions, which know who is blocked, and the cache, which has the blocks."""
+    """Between the sessions, which know who is blocked, and the cache, which has the blocks.
+
+    ``crowded``: requests wait though all slots are taken, or space is short.
+    """
 
     def __init__(
         self,
@@ -59,7 +70,9 @@ class Parking:
         self._holds: list[tuple[int, str, int]] = []
         self._ranking: list[Candidate] = []
         self._ranked_ns = self._offered_ns = -_RANKED_NS
+        self._futile: tuple[str, int, int, int] | None = None
         self._now_ns = 0
+        self.crowded = False
         if mode is PolicyMode.AUTO:
             cache.placement.eviction.coldest = self._coldest
 
@@ -72,9 +85,11 @@ class Parking:
     def filled(self, agent: str, pieces: list[Piece], now_ns: int) -> None:
         """A request of ``agent`` filled blocks."""
         self._now_ns = now_ns
+        if not pieces:
+            return
         # Where its context lies does not matter here, and looking would cost every step.
         view = AgentView(agent, None, 0, 0, 0, Outlook(answers=self._sessions.agents[agent].answers))
-        for action in decide(self._mode, Moment.FILLED, view) if pieces else ():
+        for action in decide(self._mode, Moment.FILLED, view):
             if isinstance(action, Mirror):
                 self._cache.mirror(pieces)
 
@@ -89,7 +104,7 @@ class Parking:
     def make_room(self, blocks: int, now_ns: int) -> None:
         """Requests want ``blocks`` blocks more than are free: put those of the best victims first in the queue."""
         self._now_ns = now_ns
-        if self._mode is PolicyMode.AUTO and blocks > 0 and now_ns - self._offered_ns >= _RANKED_NS:
+        if self._mode is PolicyMode.AUTO and blocks > 0 and now_ns - self._offered_ns >= _OFFERED_NS:
             self._offered_ns = now_ns
             self._offer(blocks, 0.0, now_ns)
 
@@ -102,7 +117,7 @@ class Parking:
                 continue  # it came back since the order was made, or will be back too soon
             if blocks <= 0:
                 break
-            there = self._cache.residency(candidate.agent).device_blocks
+            there = self._cache.claims.device_blocks(candidate.agent)
             if there:
                 blocks -= there
                 chosen.append(candidate)
@@ -129,6 +144,31 @@ class Parking:
             self._note(session, EventKind.REVIVE, session.tool, self._cache.residency(agent).device_blocks, now_ns)
         session.parked = False
 
+    def restore_ahead(self, agent: str, room: int, now_ns: int) -> None:
+        """Copy back what is missing of ``agent``, who is next to have a slot, into up to ``room`` blocks that are not in use.
+
+        It takes blocks of those who come after it, but none of its own. Not a few at a time: each of these is a restore that
+        people see.
+        """
+        self._now_ns = now_ns
+        residency = self._cache.residency(agent)
+        missing = residency.blocks - residency.device_blocks
+        most = min(missing, room - residency.device_blocks)
+        if not self._mode.uses_host or most < max(1, min(missing, _AHEAD_BLOCKS)):
+            return
+        # This is asked in every step: where there was no room, and nothing has changed since, there is none.
+        if self._futile == self._state(agent):
+            return
+        self._make_room_for(agent, now_ns)
+        copies = self._cache.prefetch(agent, most=most, needed=True)
+        if copies:
+            self._restore(self._sessions.agents[agent], None, copies, "its slot will be free soon", now_ns)
+        else:
+            self._futile = self._state(agent)
+
+    def _state(self, agent: str) -> tuple[str, int, int, int]:
+        return agent, self._cache.claims.version, self._cache.placement.device.dropped, self._ranked_ns
+
     def preempted(self, agent: str, blocks: int, now_ns: int) -> None:
         """A running request of ``agent`` gave back ``blocks`` blocks."""
         why = "older requests outgrew the pool"
@@ -138,10 +178,10 @@ class Parking:
         """A request that can never run was refused."""
         self._events.note(EngineEvent(now_ns, agent, EventKind.REFUSE, None, size_bytes, None, why))
 
-    def copied(self, done: list[CopyDone], now_ns: int) -> None:
-        """Copies ended."""
+    def copied(self, ended: Mapping[int, CopyDone], now_ns: int) -> None:
+        """Copies, by their ids, ended."""
         self._now_ns = now_ns
-        self._count(self._events.copied(done, now_ns))
+        self._count(self._events.copied(ended, now_ns))
 
     def report_losses(self, now_ns: int) -> None:
         """Turn the blocks that were reclaimed or dropped since the last call into one event an agent and kind."""
@@ -181,6 +221,8 @@ class Parking:
                 self._cache.hold(action.agent)
                 since_ns = self._sessions.agents[action.agent].since_ns
                 heapq.heappush(self._holds, (now_ns + int(action.seconds * 1e9), action.agent, since_ns))
+            case Prefetch() if self.crowded:
+                pass  # it waits for a slot behind others, and room is for those who are next: restore_ahead sees to it
             case Prefetch():
                 self._make_room_for(action.agent, now_ns)
                 copies = self._cache.prefetch(action.agent, urgent=urgent)
@@ -258,8 +300,10 @@ class Parking:
         holding = claims.of(agent)
         if holding is None:
             return None
-        for piece in (holding.tail, *(placement.index.get(key) for key in reversed(holding.keys))):
-            if piece is None or piece.host not in placement.host.ready or piece.host in spare or claims.hot(piece):
+        for piece in chain((holding.tail,), map(placement.index.get, reversed(holding.keys))):
+            if piece is None or piece.host is None or piece.host in spare or claims.hot(piece):
+                continue
+            if not placement.host.ready(piece.host):
                 continue
             return piece
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Final
 
@@ -65,8 +65,6 @@ class Requests:
         if hits is None:
             return False
         self.running[sequence.id] = self.waiting.pop(sequence.id)
-        for other in self.waiting.values():
-            other.overtaken += other.id < sequence.id
         # What a preempted request finds again was its own: no prompt token was saved.
         if sequence.known == sequence.prompt_tokens:
             self._count_hits(sequence, hits)
@@ -89,16 +87,26 @@ class Requests:
             sequence.waiting_since_unix_ns = now_ns
             self._show_activity(sequence.agent, now_ns)
 
-    def arrived(self, done: CopyDone, now_ns: int) -> None:
-        """A copy ended: requests that waited for their last one may run, those that waited for a failed one start over."""
-        for sequence in [one for one in self.running.values() if done.copy.id in one.waits]:
-            sequence.waits.discard(done.copy.id)
-            if done.error is not None and done.copy.direction is Direction.IN:
-                # The block holds nothing: what lies before it is kept, the rest is looked up or computed again.
-                at = sequence.table.index(done.copy.device_block)
+    def start_early(self, sequence: Sequence, now_ns: int) -> None:
+        """Let a request run whose copies are on the device, which waits for them; the books await their ends as before."""
+        self._run(sequence, now_ns)
+        self._show_activity(sequence.agent, now_ns)
+
+    def arrived(self, ended: Mapping[int, CopyDone], now_ns: int) -> None:
+        """Copies, by their ids, ended: who waited for the last one may run, who waited for one that failed starts over."""
+        for sequence in [one for one in self.running.values() if one.waits]:
+            mine = sequence.waits & ended.keys()
+            if not mine:
+                continue
+            sequence.waits -= mine
+            failed = [one.copy for one in map(ended.__getitem__, mine) if one.error is not None]
+            lost = [sequence.table.index(copy.device_block) for copy in failed if copy.direction is Direction.IN]
+            if lost:
+                # These blocks hold nothing: what lies before them is kept, the rest is looked up or computed again.
+                at = min(lost)
                 sequence.computed = sequence.launched = sequence.write_from = at * self._cache.block_tokens
                 self._requeue(sequence, now_ns)
-            elif not sequence.waits:
+            elif not sequence.waits and sequence.status is SequenceStatus.RESTORING:
                 self._run(sequence, now_ns)
             else:
                 continue
@@ -150,6 +158,7 @@ class Requests:
     def _requeue(self, sequence: Sequence, now_ns: int) -> None:
         sequence.known = max(sequence.known, sequence.kv_tokens)
         self._release(sequence, Phase.ACTIVE, preempted=True)
+        sequence.attempt += 1
         self.waiting[sequence.id] = self.running.pop(sequence.id)
         self._turn(sequence, SequenceStatus.WAITING, now_ns)
 

@@ -2,18 +2,18 @@
 
 A step is planned twice: :func:`plan_memory` before blocks are handed out, :func:`plan_shares` when it is known who
 got them. Together they never stall: the oldest request that holds blocks always gets the next one (everybody younger
-makes room for it) and has a part in every step, a request that was overtaken too often is admitted before all others, and nobody is admitted
-behind one that does not fit yet.
+makes room for it) and has a part in every step, nobody is overtaken by requests that come much later, and
+nobody is admitted behind one that does not fit yet. docs/policy.md has the measurements behind each rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Final
 
-MOST_OVERTAKEN: Final = 8
-"""How often returning agents may be admitted before a request that came earlier."""
+MOST_TURNS: Final = 5
+"""So many turns that an agent had count in the order of admission, so that nobody is overtaken for ever."""
 
 OLDEST_SHARE: Final = 4
 """The oldest prefill has this part of a step's positions for prefills, however short the others are."""
@@ -72,14 +72,38 @@ class Share:
     tokens: int
 
 
-def waiting_order(waiting: Iterable[tuple[int, bool, int]]) -> list[int]:
-    """Ids of ``(id, returning, overtaken)`` in the order of admission: starved ones, returning agents, new agents."""
+def waiting_order(waiting: Iterable[tuple[int, int, int]], turn_ns: int) -> list[int]:
+    """Ids of ``(id, turns, arrived_ns)`` in the order of admission.
 
-    def rank(request: tuple[int, bool, int]) -> tuple[int, int]:
-        number, returning, overtaken = request
-        return (0 if overtaken >= MOST_OVERTAKEN else 1 if returning else 2, number)
+    First come, first served, but each turn that its agent had before counts as having come ``turn_ns`` later: who was
+    served least is first, and agents that began together end together rather than one after the other.
+    """
+
+    def rank(request: tuple[int, int, int]) -> tuple[int, int]:
+        number, turns, arrived_ns = request
+        return (arrived_ns + min(turns, MOST_TURNS) * turn_ns, number)
 
     return [number for number, _, _ in sorted(waiting, key=rank)]
+
+
+def paused_newcomers(
+    newcomers: Iterable[tuple[int, str, int]], under_way: Mapping[str, int], most_agents: int | None, room: int | None
+) -> Set[int]:
+    """Ids of those of ``(id, agent, blocks)`` that wait until agents in the middle of their turns are through.
+
+    ``under_way`` has these agents and the blocks of their contexts; there may be ``most_agents`` of them, whose contexts
+    fit into ``room`` blocks (``None``: no limit). Where nobody is under way the first one never waits.
+    """
+    agents, blocks = set(under_way), sum(under_way.values())
+    paused = set()
+    for number, agent, needed in newcomers:
+        too_many = most_agents is not None and len(agents | {agent}) > most_agents
+        if agents and (too_many or (room is not None and blocks + needed > room)):
+            paused.add(number)
+        else:
+            agents.add(agent)
+            blocks += needed
+    return paused
 
 
 def plan_memory(view: MemoryView) -> MemoryPlan:

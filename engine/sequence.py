@@ -106,8 +106,9 @@ class Sequence:
     ``root``. The KV of positions below
     ``write_from`` came from the cache, which is one more than ``computed`` where the cache held the whole
     prompt: its last token is computed again for its logits, without being written. ``known`` positions are
-    prefill when they are computed, the others decode. ``waits`` are the ids of copies it waits for. ``since_unix_ns``
-    is when it took its ``status``.
+    prefill when they are computed, the others decode. ``waits`` are the ids of copies it waits for, which the device
+    does for it where it runs already. ``since_unix_ns`` is when it took its ``status``, ``attempt`` how often it started
+    over.
     """
 
     id: int
@@ -128,11 +129,12 @@ class Sequence:
     known: int = 0
     waits: set[int] = field(default_factory=set)
     waiting_since_unix_ns: int = 0
-    overtaken: int = 0
     launched: int = 0
+    last_launch: int = 0
     unread: bool = False
     root: bytes = ROOT
     since_unix_ns: int = 0
+    attempt: int = 0
 
     @property
     def output_tokens(self) -> list[int]:

@@ -122,9 +122,11 @@ class Session:
     def idleness(self, now_ns: int) -> float | None:
         """Share of its last cycles in which it waited for a tool or a person, the one under way counted up to now."""
         began, idle = self.cycle
-        cycles = [*self.cycles, (now_ns - began, self._idle(now_ns) - idle)]
-        length = sum(length for length, _ in cycles)
-        return sum(waited for _, waited in cycles) / length if length > 0 else None
+        length, waited = now_ns - began, self._idle(now_ns) - idle
+        for past_length, past_waited in self.cycles:
+            length += past_length
+            waited += past_waited
+        return waited / length if length > 0 else None
 
     def _idle(self, now_ns: int) -> int:
         return self.spent(AgentState.BLOCKED_RESIDENT, now_ns) + self.spent(AgentState.HUMAN, now_ns)
@@ -230,6 +232,10 @@ class Sessions:
             if not session.open:
                 expired.append(Transition(agent, Moment.EXPIRED, session.tool))
         return expired
+
+    def blocked_agents(self) -> set[str]:
+        """The agents that wait for a tool."""
+        return {agent for agent, _ in self._heard}
 
     def forget_idle(self) -> list[str]:
         """Drop agents beyond the limit, oldest request first; those with a request or an open call stay."""

@@ -22,6 +22,9 @@ GOOD: dict[str, Any] = {"device_blocks": 4, "host_blocks": 0}
         ("signal_ttl_s", 0.0),
         ("signal_ttl_s", float("nan")),
         ("signal_ttl_s", float("inf")),
+        ("max_agents", 0),
+        ("turn_handicap_s", float("nan")),
+        ("turn_handicap_s", float("-inf")),
     ],
 )
 def test_bad_value_is_refused_by_name(field: str, value: float) -> None:

@@ -19,7 +19,7 @@ def _free_a_cached_block(cache: TieredCache) -> None:
 
 
 def _free_a_host_slot_twice(cache: TieredCache) -> None:
-    cache.placement.host.ready[next(iter(cache.placement.host.free))] = None
+    cache.placement.host.free.add(next(iter(cache.placement.eviction.redundant)))
 
 
 def _count_a_reference_too_many(cache: TieredCache) -> None:

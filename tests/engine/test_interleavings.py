@@ -56,6 +56,7 @@ class Interleavings(RuleBasedStateMachine):
         most_delay=st.sampled_from([0, 2, 12]),
         pipelined=st.booleans(),
         step_copies=st.sampled_from([1, 4, 1000]),
+        fences=st.sampled_from([0.0, 0.5, 1.0]),
     )
     def build(
         self,
@@ -69,11 +70,13 @@ class Interleavings(RuleBasedStateMachine):
         most_delay: int,
         pipelined: bool,
         step_copies: int,
+        fences: float,
     ) -> None:
         self.world = World(
             *(policy, device_blocks, host_blocks, slots, step_tokens, seed, most_delay, failures),
             pipelined=pipelined,
             step_copies=step_copies,
+            fences=fences,
         )
         self.agents = {name: Agent(name, SYSTEM + tokens(index, index)) for index, name in enumerate(AGENTS)}
         self.most = device_blocks * 16
@@ -202,11 +205,14 @@ def work(world: World, agents: int, turns: int, seed: int, prompt: int = 60) -> 
     device_blocks=st.integers(16, 40),
     delay=st.sampled_from([0, 3, 15]),
     pipelined=st.booleans(),
+    fences=st.sampled_from([0.0, 0.5, 1.0]),
 )
 def test_enough_host_prefills_nothing_twice(
-    policy: PolicyMode, seed: int, device_blocks: int, delay: int, pipelined: bool
+    policy: PolicyMode, seed: int, device_blocks: int, delay: int, pipelined: bool, fences: float
 ) -> None:
-    world = World(policy, device_blocks, host_blocks=600, seed=seed, most_delay=delay, pipelined=pipelined)
+    world = World(
+        policy, device_blocks, host_blocks=600, seed=seed, most_delay=delay, pipelined=pipelined, fences=fences
+    )
     done = work(world, agents=7, turns=3, seed=seed)
     assert len(done) == 21
     totals = world.core.snapshot().totals
@@ -238,9 +244,10 @@ def test_large_pool_never_prefills_again(policy: PolicyMode) -> None:
     seed=st.integers(0, 10_000),
     failures=st.sampled_from([0.0, 0.2, 1.0]),
     pipelined=st.booleans(),
+    fences=st.sampled_from([0.0, 0.5, 1.0]),
 )
 def test_short_or_broken_host_only_costs_work(
-    policy: PolicyMode, host_blocks: int, seed: int, failures: float, pipelined: bool
+    policy: PolicyMode, host_blocks: int, seed: int, failures: float, pipelined: bool, fences: float
 ) -> None:
-    world = World(policy, 18, host_blocks, seed=seed, failures=failures, pipelined=pipelined)
+    world = World(policy, 18, host_blocks, seed=seed, failures=failures, pipelined=pipelined, fences=fences)
     assert len(work(world, agents=6, turns=3, seed=seed)) == 18

@@ -159,18 +159,13 @@ def test_same_calls_give_the_same_run() -> None:
     assert run() == run()
 
 
-def test_starved_newcomer_overtakes_returning_agents() -> None:
+def test_newcomer_is_admitted_before_agents_that_had_their_turns() -> None:
     world = World(slots=1, device_blocks=40)
     contexts = {agent: world.ask(agent, tokens(20, seed=i)).tokens for i, agent in enumerate(("x", "y"))}
-    busy = {agent: world.submit(agent, context) for agent, context in contexts.items()}
-    newcomer = world.submit("new", tokens(20, seed=7))
-    answered = 0
-    for _ in range(200):
-        for request in world.step() if newcomer.finish_reason is None else ():
-            answered += 1
-            if request is not newcomer:
-                busy[request.agent] = world.submit(request.agent, contexts[request.agent])
-    assert 8 <= answered <= 12
+    busy = world.submit("x", contexts["x"])
+    world.step()
+    waiting = [world.submit("y", contexts["y"]), world.submit("new", tokens(20, seed=7))]
+    assert world.run() == [busy, waiting[1], waiting[0]]
 
 
 def test_forgotten_agent_gives_its_tail_back() -> None:

@@ -99,7 +99,7 @@ def test_taken_tail_waits_for_its_copy_out() -> None:
     world.tool_starts("a")
     again = world.submit("a", [*context, 7])
     world.core._collect()
-    world.core._hand_out_blocks(Outcome())
+    world.core._admission.hand_out(Outcome())
     assert again.status is SequenceStatus.RESTORING
     world.mover.held = False
     world.run()

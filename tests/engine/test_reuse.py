@@ -65,7 +65,7 @@ def test_history_that_was_changed_reuses_what_comes_before_and_says_what_was_los
 def test_queued_and_restoring_add_up_to_the_intervals() -> None:
     world = World(device_blocks=16, slots=1, most_delay=6)
     context = park_and_evict(world, "a")
-    busy = world.submit("other", tokens(60, seed=4), max_tokens=12)
+    busy = world.submit("other", tokens(190, seed=4), max_tokens=12)  # leaves no room to restore ahead of the slot
     world.step(2)
     again = world.submit("a", context)
     world.run()

@@ -4,12 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtrace.engine.scheduler import (
-    MOST_OVERTAKEN,
+    MOST_TURNS,
     MemoryPlan,
     MemoryView,
     Running,
     Share,
     Waiting,
+    paused_newcomers,
     plan_memory,
     plan_shares,
     waiting_order,
@@ -55,9 +56,31 @@ def test_slots_limit_admission() -> None:
     assert plan_memory(view([], waiting, available=99, slots=3)).admit == (0, 1, 2)
 
 
-def test_returning_agents_come_first_until_somebody_starves() -> None:
-    assert waiting_order([(1, False, 0), (2, True, 0), (3, False, 0)]) == [2, 1, 3]
-    assert waiting_order([(1, False, MOST_OVERTAKEN), (2, True, 0), (0, True, 0)]) == [1, 0, 2]
+def test_whoever_was_served_least_is_first_but_for_those_who_came_long_before() -> None:
+    assert waiting_order([(1, 4, 0), (2, 0, 3), (3, 2, 1)], turn_ns=1) == [2, 3, 1]
+    assert waiting_order([(1, 4, 0), (2, 0, 5), (3, 2, 1)], turn_ns=1) == [3, 1, 2]
+
+
+def test_turns_count_only_so_far() -> None:
+    assert waiting_order([(1, 1000, 0), (2, 0, MOST_TURNS + 1)], turn_ns=1) == [1, 2]
+
+
+def test_handicap_of_nothing_is_first_come_and_below_it_returning_agents_are_first() -> None:
+    assert waiting_order([(1, 0, 0), (2, 3, 1)], turn_ns=0) == [1, 2]
+    assert waiting_order([(1, 0, 0), (2, 3, 1)], turn_ns=-10) == [2, 1]
+
+
+def test_new_agents_pause_while_others_are_more_than_memory_holds() -> None:
+    assert paused_newcomers([(7, "c", 5), (8, "d", 3)], {"a": 4, "b": 4}, None, room=12) == {7}
+    assert paused_newcomers([(7, "c", 5), (8, "d", 3)], {"a": 4, "b": 4}, None, room=None) == set()
+
+
+def test_new_agents_pause_while_too_many_are_under_way() -> None:
+    assert paused_newcomers([(7, "c", 1), (8, "c", 1), (9, "d", 1)], {"a": 4}, 2, room=None) == {9}
+
+
+def test_lone_agent_never_pauses_however_large() -> None:
+    assert paused_newcomers([(7, "c", 50), (8, "d", 1)], {}, None, room=10) == {8}
 
 
 def test_decodes_run_before_prefills() -> None:

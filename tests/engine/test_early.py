@@ -1,0 +1,107 @@
+"""Steps launched while the device still copies what they read: the same answers, whatever becomes of the copies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kvtrace.engine.config import PolicyMode
+from kvtrace.engine.records import AgentState
+from kvtrace.engine.sequence import Sampling, Sequence, SequenceStatus
+
+from .support import World, check_answer, park_and_evict, tokens
+
+LATE = 1000
+"""Ticks that a copy takes: longer than any test, unless a launch waits for it."""
+
+
+def returning(*, pipelined: bool, fences: float = 1.0, most_delay: int = LATE) -> tuple[World, Sequence]:
+    """An agent that is back, all of it on the host, with copies that nobody has seen end."""
+    world = World(PolicyMode.SWAP, pipelined=pipelined)
+    context = park_and_evict(world, "a")
+    world.mover.fences = fences
+    world.mover._most_delay = most_delay
+    world.mover._random.seed(5)
+    return world, world.submit("a", [*context, 1, 2, 3], max_tokens=6)
+
+
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_a_step_is_launched_while_its_blocks_are_on_their_way(pipelined: bool) -> None:
+    world, request = returning(pipelined=pipelined)
+    launched = world.device.launched
+    while world.device.launched == launched:
+        world.step()
+    assert request.status is SequenceStatus.RUNNING
+    assert request.id in [chunk.sequence_id for chunk in world.runner.chunks]
+    state = {agent.agent: agent.state for agent in world.core.snapshot().agents}
+    assert state["a"] is AgentState.GENERATING
+    world.run()
+    check_answer(request)
+    assert world.mover.joined > 0
+    assert request.usage.reprefilled_tokens == 0
+    assert request.usage.restoring_s > 0
+
+
+def test_no_fence_means_waiting_as_before() -> None:
+    world, request = returning(pipelined=True, fences=0.0, most_delay=3)
+    world.run()
+    check_answer(request)
+    assert world.mover.joined == 0
+
+
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_a_copy_that_fails_makes_its_step_void_for_that_request_alone(pipelined: bool) -> None:
+    world, request = returning(pipelined=pipelined)
+    other = world.submit("b", tokens(20, seed=1), max_tokens=9)
+    launched = world.device.launched
+    world.mover.failures = 1.0
+    while world.mover.joined == 0:
+        world.step()
+    world.mover.failures = 0.0
+    assert world.device.launched > launched
+    world.run()
+    assert request.attempt == 1
+    check_answer(request)
+    check_answer(other)
+
+
+@pytest.mark.parametrize("steps", range(1, 5))
+@pytest.mark.parametrize("failures", [0.0, 1.0])
+def test_abort_after_an_early_launch_keeps_the_cache_whole(steps: int, failures: float) -> None:
+    world, request = returning(pipelined=True)
+    world.mover.failures = failures
+    world.step(steps)
+    world.core.abort(request.id)
+    world.core.check()
+    world.mover.failures = 0.0
+    again = world.submit("a", request.tokens[: request.prompt_tokens], max_tokens=6)
+    world.run()
+    check_answer(again)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_step_that_cannot_be_computed_ends_its_early_request(late: bool) -> None:
+    world, request = returning(pipelined=True)
+    setattr(world.runner, "fail_late" if late else "fail", RuntimeError("device on fire"))
+    context = request.tokens[: request.prompt_tokens]
+    world.mover._most_delay = 3
+    world.run()
+    assert (request.finish_reason, request.error) == ("error", "RuntimeError: device on fire")
+    check_answer(world.ask("a", context))
+
+
+class Watching:
+    """A chooser that would remember what it is shown."""
+
+    edits = False
+    alternatives = None
+
+
+def test_who_looks_at_each_token_waits_for_its_copies() -> None:
+    world, request = returning(pipelined=True, most_delay=3)
+    request.sampling = replace(request.sampling, chooser=Watching())  # type: ignore[arg-type]
+    world.run()
+    assert world.mover.joined == 0
+    assert request.sampling != Sampling()
+    check_answer(request)
