@@ -1,13 +1,14 @@
 """The figure and the tables of docs/proof.md from the files that ``run.py`` wrote.
 
 ``python benchmarks/agents/figure.py [--svg FILE] [--table] [--merge FILE] [RESULTS...]``: RESULTS are
-``benchmarks/results/agents-*.json`` unless given. The figure shows one seed for every engine, since another seed is other
+``benchmarks/results/agents-*.json`` of real cards unless given. The figure shows one seed for every engine, since another seed is other
 work; the table shows medians over the seeds and, in brackets, the least and greatest.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -28,6 +29,7 @@ from kvtrace.tui.bench_cells import (
 )
 
 RESULTS: Final = Path(__file__).parents[1] / "results"
+MODELS: Final = ("agents-simulated.json", "agents-article-model.json")  # not runs: what a model of a card says
 NAMES: Final = {
     ("kvtrace", "auto"): "kvtrace",
     ("kvtrace", "swap"): "kvtrace, swap",
@@ -61,7 +63,7 @@ def name_of(group: Group) -> str:
 
 
 def figure(runs: Sequence[Json], seed: int, tool: str) -> str:
-    """Turns a second and the first token against the number of agents, and the multiple of steady runs if there are any.
+    """Turns a second and the first token against the number of agents, and the multiple of steady runs if there are enough.
 
     Raises:
         ValueError: there are no closed loops of that seed.
@@ -94,7 +96,7 @@ def _multiples(steady: Sequence[Group], groups: Sequence[Group]) -> list[Panel]:
         if group.cell["policy"] == "auto" or group.agents <= group.cell["slots"]
     )
     known = [row for row in known if None not in row]
-    if len(known) < 2:
+    if len(known) < 3:  # one point beside the one that all are held against shows no course
         return []
     slots = steady[0].cell["slots"]
 
@@ -254,8 +256,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the figure")
     parser.add_argument("--tool", default="exp:1.868", help="tool times of the figure")
     asked = parser.parse_args()
-    files = asked.results or sorted(path for path in RESULTS.glob("agents-*.json") if "model" not in path.name)
-    runs = merged(*(read_runs(path) for path in files))
+    files = asked.results or [path for path in sorted(RESULTS.glob("agents-*.json")) if path.name not in MODELS]
+    try:
+        runs = merged(*(read_runs(path) for path in files))
+    except (OSError, ValueError) as error:
+        sys.exit(str(error))
     if asked.merge is not None:
         add_runs(asked.merge, runs)
     if asked.svg is not None:
