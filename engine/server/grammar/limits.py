@@ -15,6 +15,10 @@ MOST_VALUES: Final = 20_000
 
 MOST_DEPTH: Final = 64
 
+MOST_PROPERTIES: Final = 1_000
+"""Properties of one object: which optional ones may still come is looked at anew for every token, and from about twice
+as many on the grammar's library gives up in the middle of an output."""
+
 _ANNOTATIONS: Final = frozenset({"title", "description", "examples", "default", "deprecated", "$comment", "$schema"})
 _NAMED: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _VALUES: Final = frozenset({"const", "enum"})
@@ -45,6 +49,11 @@ def checked_schema(schema: Any, param: str) -> dict[str, Any]:
             raise FieldRefused(f"{param} has more than {MOST_VALUES} values: send a smaller schema", param)
         if depth >= MOST_DEPTH:
             raise FieldRefused(f"{param} is nested deeper than {MOST_DEPTH} levels: send a flatter schema", param)
+        if key == "properties" and isinstance(value, dict) and len(value) > MOST_PROPERTIES:
+            raise FieldRefused(
+                f"{param} has an object of {len(value)} properties, more than {MOST_PROPERTIES}: send a smaller schema",
+                param,
+            )
         if key in ("$ref", "$dynamicRef") and isinstance(value, str) and not value.startswith("#"):
             raise FieldRefused(f"{param}: {key} {value!r} points outside the schema; only '#…' is followed", param)
     stripped: dict[str, Any] = _without_annotations(schema)

@@ -223,6 +223,7 @@ def nested(levels: int) -> dict[str, Any]:
 HOSTILE: dict[str, Any] = {
     "too deep": nested(40),
     "too many values": {"enum": list(range(30_000))},
+    "too many properties": {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(1001)}},
     "elsewhere": {"$ref": "https://example.org/schema.json"},
     "a file": {"properties": {"a": {"$ref": "file:///etc/passwd"}}},
     "no schema": [1],
