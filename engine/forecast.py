@@ -66,6 +66,11 @@ class Durations:
         total = self.weight
         return sum(self._beyond(seconds)) / total if total else 1.0
 
+    def longest_s(self) -> float | None:
+        """The longest that is not forgotten yet, to within a quarter of an octave; ``None`` where no length is known."""
+        least = 1e-3 * self.weight
+        return next((_edge(at) for at in reversed(range(_BINS)) if self._weights[at] > least), None)
+
     def left(self, elapsed_s: float = 0.0) -> Left | None:
         """What is left of a wait that has lasted ``elapsed_s``; ``None`` where no length is known.
 
@@ -141,6 +146,12 @@ class Forecasts:
         """What is left of a call of ``tool``; of any wait where the tool is new; ``None`` where nothing is known."""
         known = self._tools.get(tool) if tool is not None else None
         return (known or self._any).left(elapsed_s)
+
+    def longest_s(self, tool: str | None) -> float | None:
+        """The longest that a call of ``tool`` or anybody's wait for tools has lasted; ``None`` where nothing is known."""
+        known = self._tools.get(tool) if tool is not None else None
+        every = (one.longest_s() for one in (known, self._any) if one is not None)
+        return max((one for one in every if one is not None), default=None)
 
     def pause(self, elapsed_s: float = 0.0) -> Left | None:
         """What is left of a person's pause."""

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from .config import EngineConfig
 from .findings import Residency
 from .forecast import Forecasts, Left
 from .geometry import KVGeometry
 from .meters import LinkMeter, Tally
-from .policy import Candidate, Outlook, victims
+from .policy import Candidate, Outlook, believed_s, victims
 from .records import AgentState
 from .sessions import Session, Sessions
 from .swap.contract import Direction
 from .tiers import TieredCache
+
+_NEVER_S: Final = 1e6
+"""How long an agent is expected to stay away that nobody expects."""
 
 
 class Outlooks:
@@ -77,8 +82,15 @@ class Outlooks:
 
 
 def waits(session: Session) -> bool:
-    """Whether nothing of it runs, and a tool or a person is what it waits for."""
-    return session.activity is None and (session.blocked or session.state is AgentState.HUMAN)
+    """Whether nothing of it runs, and a tool or a person is what it waits for, and it is not given up."""
+    return session.activity is None and not session.gone and (session.blocked or session.state is AgentState.HUMAN)
+
+
+def believed(session: Session, forecasts: Forecasts, now_ns: int) -> bool:
+    """Whether one of its open calls at least may still end, by what such calls have taken."""
+    return any(
+        now_ns - call.since_ns < believed_s(forecasts.longest_s(call.tool)) * 1e9 for call in session.open.values()
+    )
 
 
 def left(session: Session, forecasts: Forecasts, now_ns: int) -> Left | None:
@@ -91,6 +103,8 @@ def left(session: Session, forecasts: Forecasts, now_ns: int) -> Left | None:
 
 
 def _expected_s(session: Session, forecasts: Forecasts, now_ns: int) -> float:
+    if session.gone:
+        return _NEVER_S
     found = left(session, forecasts, now_ns) if waits(session) else None
     # Of whom nothing is known: as long again as it has waited, which is right within a factor of two half of the time.
     return found.mean_s if found is not None else (now_ns - session.since_ns) / 1e9

@@ -11,8 +11,11 @@ from .blocks import Piece
 from .config import PolicyMode
 from .events import EventLog, Operation
 from .findings import Hits
-from .outlook import Outlooks, waits
+from .outlook import Outlooks, believed, waits
 from .policy import (
+    BELIEVED_S,
+    FINISHED_S,
+    RETURNED_S,
     Action,
     AgentView,
     Candidate,
@@ -41,6 +44,7 @@ _RANKED_NS: Final = 50_000_000
 
 _RANKED: Final = 32
 
+_ABORTED: Final = "abort"
 
 _AHEAD_BLOCKS: Final = 32
 """Least number of blocks that are worth a restore ahead of its slot, unless fewer are missing."""
@@ -68,6 +72,8 @@ class Parking:
         self._block_bytes = block_bytes
         self._outlooks = outlooks
         self._holds: list[tuple[int, str, int]] = []
+        self._watched: list[tuple[int, str, int]] = []
+        self._left: dict[str, None] = {}
         self._ranking: list[Candidate] = []
         self._ranked_ns = self._offered_ns = -_RANKED_NS
         self._futile: tuple[str, int, int, int] | None = None
@@ -79,8 +85,36 @@ class Parking:
     def changed(self, transition: Transition, now_ns: int) -> None:
         """An agent began or stopped to be blocked, or released blocks while it is."""
         self._now_ns = now_ns
-        for action in decide(self._mode, transition.moment, self._view(transition.agent, transition.tool, now_ns)):
+        agent, moment = transition.agent, transition.moment
+        if moment is Moment.TOOL_STARTED:
+            self._watch(agent, BELIEVED_S, now_ns)
+        elif moment is Moment.RETURNED and not transition.by_request:
+            self._watch(agent, RETURNED_S, now_ns)
+        for action in decide(self._mode, moment, self._view(agent, transition.tool, now_ns)):
             self._act(action, transition.tool, now_ns, urgent=transition.by_request)
+        if moment in (Moment.EXPIRED, Moment.GONE):
+            self._sessions.agents[agent].gone = True
+            self._leave(agent)
+
+    def ended(self, agent: str, reason: str, now_ns: int) -> None:
+        """The last request of ``agent`` ended for ``reason``, and no tool of it is known to run."""
+        if self._mode is PolicyMode.KEEP:
+            return
+        if reason == _ABORTED:
+            self.changed(Transition(agent, Moment.GONE, None), now_ns)
+        else:
+            self._watch(agent, FINISHED_S, now_ns)
+            if self._mode is PolicyMode.RECOMPUTE:
+                self._leave(agent)  # who is about to wait is no dearer than who does already
+
+    def _leave(self, agent: str) -> None:
+        if self._mode is PolicyMode.AUTO:
+            return  # which ranks them with all the others
+        self._left.pop(agent, None)
+        self._left[agent] = None
+        known = self._sessions.agents
+        if len(self._left) > 2 * len(known):
+            self._left = {one: None for one in self._left if one in known}
 
     def filled(self, agent: str, pieces: list[Piece], now_ns: int) -> None:
         """A request of ``agent`` filled blocks."""
@@ -101,12 +135,46 @@ class Parking:
             if session is not None and waits(session) and session.since_ns == since_ns and not session.parked:
                 self.changed(Transition(agent, Moment.OVERDUE, session.tool if session.blocked else None), now_ns)
 
+        while self._watched and self._watched[0][0] <= now_ns:
+            _, agent, since_ns = heapq.heappop(self._watched)
+            session = self._sessions.agents.get(agent)
+            if session is not None and session.activity is None and session.since_ns == since_ns and not session.gone:
+                self._look_after(session, now_ns)
+
+    def _watch(self, agent: str, seconds: float, now_ns: int) -> None:
+        """Look after ``agent`` again if nothing has been heard of it for ``seconds``."""
+        since_ns = self._sessions.agents[agent].since_ns
+        heapq.heappush(self._watched, (now_ns + int(seconds * 1e9), agent, since_ns))
+
+    def _look_after(self, session: Session, now_ns: int) -> None:
+        if session.blocked and believed(session, self._sessions.forecasts, now_ns):
+            self._watch(session.agent, BELIEVED_S / 4, now_ns)
+        elif session.calls:  # whose tools nobody tells of is silent in each of them
+            self.changed(Transition(session.agent, Moment.GONE, session.tool if session.blocked else None), now_ns)
+
     def make_room(self, blocks: int, now_ns: int) -> None:
         """Requests want ``blocks`` blocks more than are free: put those of the best victims first in the queue."""
         self._now_ns = now_ns
-        if self._mode is PolicyMode.AUTO and blocks > 0 and now_ns - self._offered_ns >= _OFFERED_NS:
+        if blocks <= 0:
+            return
+        if self._mode is not PolicyMode.AUTO:
+            self._offer_leftovers(blocks)
+        elif now_ns - self._offered_ns >= _OFFERED_NS:
             self._offered_ns = now_ns
             self._offer(blocks, 0.0, now_ns)
+
+    def _offer_leftovers(self, blocks: int) -> None:
+        """Put ``blocks`` blocks of agents that no tool will bring back first in the queue: before those of any that wait."""
+        chosen: list[str] = []
+        for agent in tuple(self._left):
+            session, there = self._sessions.agents.get(agent), self._cache.claims.device_blocks(agent)
+            if session is None or session.activity is not None or (session.blocked and not session.gone) or not there:
+                del self._left[agent]
+            elif blocks > 0:
+                blocks -= there
+                chosen.append(agent)
+        for agent in reversed(chosen):
+            self._cache.offer(agent, must=False)
 
     def _offer(self, blocks: int, least_s: float, now_ns: int) -> None:
         """Put ``blocks`` blocks first in the queue, of agents expected to stay away for ``least_s`` or longer."""
@@ -128,7 +196,7 @@ class Parking:
     def _give_way(self, candidate: Candidate, now_ns: int) -> None:
         session = self._sessions.agents[candidate.agent]
         if not waits(session):
-            self._cache.offer(candidate.agent)
+            self._cache.offer(candidate.agent, must=not session.gone)
             return
         if not session.parked:
             why = f"others need the space, and it is expected to wait {candidate.left_s:.1f} s more"

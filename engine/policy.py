@@ -21,6 +21,17 @@ UNKNOWN_S: Final = 1.0
 PLAIN_CHAT: Final = 3
 """After so many answers in a row without a tool call, ``auto`` stops copying an agent's blocks early."""
 
+FINISHED_S: Final = 0.5
+"""A request's end without a tool call is taken for its agent's after so long: the tool's start may be on its way."""
+
+RETURNED_S: Final = 2.0
+"""A request that has not come so long after the tool's end is not expected any more."""
+
+BELIEVED_S: Final = 10.0
+"""However short all calls have been, one is believed in for so long."""
+
+_BEYOND: Final = 2.0
+
 
 class Moment(StrEnum):
     """When the policy is asked."""
@@ -31,6 +42,7 @@ class Moment(StrEnum):
     FILLED = "filled"  # a request of the agent filled blocks
     ANSWERED = "answered"  # its turn ended in an answer: a person is next
     OVERDUE = "overdue"  # its wait has outlasted what a Hold gave it
+    GONE = "gone"  # it was cut off, fell silent, or its call has lasted beyond all belief
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +151,11 @@ def victims(candidates: Iterable[Candidate]) -> list[Candidate]:
     return sorted(candidates, key=rank)
 
 
+def believed_s(longest_s: float | None) -> float:
+    """How long an open call is believed in, where the longest of its tool or of anybody's took ``longest_s``."""
+    return math.inf if longest_s is None else max(_BEYOND * longest_s, BELIEVED_S)
+
+
 Rule = Callable[[Moment, AgentView], tuple[Action, ...]]
 
 _BACK: Final = "back from its tool"
@@ -223,6 +240,8 @@ def _return(moment: Moment, view: AgentView) -> tuple[Action, ...]:
 
 
 def _expire(moment: Moment, view: AgentView) -> tuple[Action, ...]:
+    if moment is Moment.GONE:
+        return (Rest(view.agent, "nobody expects it any more"),)
     return (Rest(view.agent, "its tool never ended"),) if moment is Moment.EXPIRED else ()
 
 

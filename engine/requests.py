@@ -141,6 +141,8 @@ class Requests:
         session = self._sessions.agents[sequence.agent]
         if session.blocked and not siblings:
             self._parking.changed(Transition(sequence.agent, Moment.TOOL_STARTED, session.tool), now_ns)
+        elif not siblings:
+            self._parking.ended(sequence.agent, reason, now_ns)
 
     def _run(self, sequence: Sequence, now_ns: int) -> None:
         self._turn(sequence, SequenceStatus.RUNNING, now_ns)

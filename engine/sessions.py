@@ -66,7 +66,8 @@ class Session:
 
     ``open`` has the calls that have not ended, ``announced`` those of them that only a turn's end told of; ``tool``
     and ``span`` are of the newest open one or else the last that was.
-    ``calls`` counts its waits for tools, ``answers`` its turns that ended without one since the last.
+    ``calls`` counts its waits for tools, ``answers`` its turns that ended without one since the last. ``gone``: nobody
+    expects it any more, until it is heard of again.
     """
 
     agent: str
@@ -86,6 +87,7 @@ class Session:
     parked: bool = False
     calls: int = 0
     answers: int = 0
+    gone: bool = False
     cycles: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=CYCLES))
     cycle: tuple[int, int] = (0, 0)
     rate: RateMeter = field(default_factory=RateMeter)
@@ -168,7 +170,7 @@ class Sessions:
         session.request_ns = now_ns
         if session.state is AgentState.HUMAN:
             self.forecasts.pause_ended((now_ns - session.since_ns) / 1e9)
-        session.turn_over = False
+        session.turn_over = session.gone = False
         returned = session.blocked
         for key in tuple(session.open):
             self._learn(session, key, now_ns)
@@ -234,8 +236,8 @@ class Sessions:
         return expired
 
     def blocked_agents(self) -> set[str]:
-        """The agents that wait for a tool."""
-        return {agent for agent, _ in self._heard}
+        """The agents that wait for a tool, and are expected back."""
+        return {agent for agent, _ in self._heard if not self.agents[agent].gone}
 
     def forget_idle(self) -> list[str]:
         """Drop agents beyond the limit, oldest request first; those with a request or an open call stay."""
@@ -272,6 +274,7 @@ class Sessions:
         self._close(session, (signal.trace_id, signal.span_id), signal.time_unix_ns)
         ended = was_blocked and not session.blocked
         if ended:
+            session.gone = False
             self._wait_over(session, now_ns)
         return Transition(session.agent, Moment.RETURNED, signal.tool) if ended else None
 
@@ -281,7 +284,7 @@ class Sessions:
         self._heard[session.agent, key] = now_ns
         self._heard.move_to_end((session.agent, key))
         session.tool, session.span = call.tool, call.span
-        session.turn_over = False
+        session.turn_over = session.gone = False
         if was_blocked:
             return None
         session.calls += 1

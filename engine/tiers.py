@@ -207,17 +207,17 @@ class TieredCache:
         self.claims.set_phase(agent, Phase.WAITING)
         self.placement.device.demote([piece.device for piece in self._cold(agent) if piece.device is not None])
 
-    def offer(self, agent: str) -> None:
+    def offer(self, agent: str, *, must: bool = True) -> None:
         """Make the blocks of ``agent``, which rests, the next to be reclaimed, the end of its context first.
 
         Blocks that an agent in the middle of its work holds as well are left alone. What the host lacks is copied out,
-        so that somebody who needs the space at once can have it.
+        so that somebody who needs the space at once can have it; unless it ``must`` be, only where the host has room.
         """
         device, offered = self.placement.device, []
         for piece in self.pieces(agent):
             if piece.device is not None and not self.claims.kept(piece):
                 block = device.blocks[piece.device]
-                if not block.refs and piece.host is None and self.placement.start_out(piece, must=True) is not None:
+                if not block.refs and piece.host is None and self.placement.start_out(piece, must=must) is not None:
                     device.emptying.add(piece.device)
                 offered.append(piece.device)
         device.demote(offered)

@@ -64,15 +64,18 @@ async def measure(asked: Asked, on_wait: Callable[[], None], on_run: Callable[[J
         asked: the options.
         on_wait: called before the server's host tier is waited for.
         on_run: called with each record as soon as it is there.
+
+    Raises:
+        CommandError: no server answers, or it went away in the middle; the run it went away in does not count.
     """
-    from kvtrace.engine.bench.agents.server import find_model, identify, wait_for_host_tier
+    from kvtrace.engine.bench.agents.server import answers, find_model, identify, wait_for_host_tier
     from kvtrace.tracer import configure
 
     model = asked.model or await find_model(asked.url, asked.key)
     if model is None:
         raise CommandError(
             f"no server lists its models at {asked.url}/v1/models: start one with `kvtrace serve`, or give --url; one "
-            "that wants a key gets it by KVTRACE_ENGINE_KEY_FILE",
+            "that is loading its model lists none yet, and one that wants a key gets it by KVTRACE_ENGINE_KEY_FILE",
             ExitCode.UNREACHABLE,
         )
     facts = await identify(asked.url, asked.key)
@@ -85,8 +88,14 @@ async def measure(asked: Asked, on_wait: Callable[[], None], on_run: Callable[[J
         configure(directory=folder, engine=asked.url if facts.takes_spans else "")
         for agents in asked.agents:
             for seed in asked.seeds:
-                records.append(await _run(asked, model, facts, agents, seed))
-                on_run(records[-1])
+                record = await _run(asked, model, facts, agents, seed)
+                if record["failed"] and not await answers(asked.url, asked.key):
+                    raise CommandError(
+                        f"the server at {asked.url} went away; the run with {agents} agents and seed {seed} does not count",
+                        ExitCode.UNREACHABLE,
+                    )
+                records.append(record)
+                on_run(record)
         configure(directory=folder, engine="")
     return records
 
@@ -153,12 +162,13 @@ def _record(
     cell: Cell, figures: Figures, moved: Moved | None, ideal: Ideal | None, about: dict[str, Any]
 ) -> dict[str, Any]:
     rate = None if ideal is None else ideal.turns_per_s
+    whole = rate is not None and rate > 0 and not figures.failed  # agents that gave up would have made more turns
     return {
         "cell": asdict(cell),
         **asdict(figures),
         "moved": None if moved is None else {**asdict(moved), "freed_share": moved.freed_share},
         "ideal_turns_per_s": rate,
-        "turns_per_s_of_ideal": figures.turns_per_s / rate if rate else None,
+        "turns_per_s_of_ideal": figures.turns_per_s / rate if rate and whole else None,
         "ideal_return_ttft_p50_s": None if ideal is None else ideal.return_ttft_p50_s,
         **about,
     }
@@ -168,6 +178,18 @@ def _machine(asked: Asked) -> dict[str, Any]:
     from kvtrace.engine.bench.agents.server import client_machine
 
     return {"device": asked.machine, **client_machine()}
+
+
+def check_sessions(asked: Asked) -> None:
+    """See that the session file, if there is one, has enough of them.
+
+    Raises:
+        click.UsageError: it has not, or holds something else.
+    """
+    if asked.trace is not None:
+        found = len(_plans(asked, max(asked.agents), asked.seeds[0], tools_of(asked.tool, asked.seeds[0]), ""))
+        if found < max(asked.agents):
+            raise click.UsageError(f"{asked.trace} holds {found} sessions: give --agents {found} or fewer")
 
 
 def _plans(asked: Asked, agents: int, seed: int, tools: Tools, run: str) -> tuple[AgentPlan, ...]:
@@ -220,6 +242,8 @@ def tools_of(described: str, seed: int) -> Tools:
     try:
         seconds = float(number) if colon else -1.0
     except ValueError:
+        seconds = -1.0
+    if not math.isfinite(seconds):  # an agent whose tool never ends
         seconds = -1.0
     if kind == "real" and (seconds > 0 or not colon):
         return real_tools(seed, seconds if colon else LONGEST_S)

@@ -148,6 +148,27 @@ def _failures(group: Group) -> str:
     return str(failed) if failed else _NOTHING
 
 
+def check_plot(path: Path) -> None:
+    """See that :func:`draw` could write there, before anything is measured.
+
+    Raises:
+        CommandError: matplotlib is missing, knows no such kind of file, or the file cannot be written.
+    """
+    from .bench_cells import check_writable
+
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase
+    except ModuleNotFoundError as error:
+        raise CommandError("matplotlib is missing: pip install 'kvtrace[plot]'") from error
+    kind, kinds = path.suffix.removeprefix(".").lower(), FigureCanvasBase.get_supported_filetypes()
+    if kind and kind not in kinds:
+        raise CommandError(f"cannot write {path}: a plot ends in .{', .'.join(sorted(kinds))}")
+    try:
+        check_writable(path)
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error}") from error
+
+
 def draw(groups: Sequence[Group], path: Path) -> None:
     """Plot turns a second, with the ideal drawn in, and the returns' first token against the number of agents.
 
@@ -172,6 +193,7 @@ def draw(groups: Sequence[Group], path: Path) -> None:
         axes.legend(frameon=False)
         axes.grid(alpha=0.3)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
     except (OSError, ValueError) as error:
         raise CommandError(f"cannot write {path}: {error}") from error

@@ -1,15 +1,20 @@
 """Runs of ``kvtrace bench agents`` as JSON: one file of many runs, and what several of them say together.
 
-A run's *cell* is what it was asked: engine, policy, agents, seed, tool times and so on. Runs whose cells differ in the
-seed alone form a *group*. The *resident* group of another is the one with no more agents than slots and all else equal:
+A run's *cell* is what it was asked: engine, policy, agents, seed, tool times and so on. Runs of one model and device whose
+cells differ in the seed alone form a *group*. The *resident* group of another is the one with no more agents than slots and all else equal:
 there nobody ever has to leave, so its first tokens and its b are those of an engine without contention.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -64,10 +69,19 @@ class Group:
         """How many at once."""
         return int(self.cell["agents"])
 
+    def kind(self, *but: str) -> tuple[Any, ...]:
+        """What must be equal for two groups to be comparable, apart from the parts of their cells named."""
+        return _kind(self.runs[0], *but)
+
     @property
     def seeds(self) -> tuple[int, ...]:
         """In ascending order."""
         return tuple(sorted(run["cell"]["seed"] for run in self.runs))
+
+    @property
+    def whole(self) -> bool:
+        """Whether no request failed: agents that gave up leave the others more room than they should have."""
+        return not any(run.get("failed") for run in self.runs)
 
     def middle(self, *path: str) -> Middle | None:
         """Of the figure at ``path`` in each run; ``None`` where one does not have it."""
@@ -89,7 +103,8 @@ class Derived:
     queueing counts as living and lowers it; ``ceiling_multiple`` is 1/(1-b); ``queued_multiple`` is the machine-repair
     model's for so many agents on S slots. ``measured_multiple`` is turns a second over the resident group's, without swap
     where such a group is there, and ``of_no_swap`` over those of as many agents without swap; both are medians over the
-    seeds that the two have in common, since another seed is other work. ``served_share`` is the share of returns whose
+    seeds that the two have in common, since another seed is other work. A run in which requests failed did less work and is
+    compared with nothing. ``served_share`` is the share of returns whose
     first token took no longer than twice the resident median.
     ``ideal_multiple`` is what the ideal queue makes of the same two: it knows that a step with more agents takes longer,
     that prompts need the card as well, and that a closed loop ends with a tail, all of which b does not.
@@ -122,7 +137,7 @@ def groups_of(runs: Iterable[Json]) -> tuple[Group, ...]:
     """Groups in the order of their first runs."""
     found: dict[tuple[Any, ...], list[Json]] = {}
     for run in runs:
-        found.setdefault(_alike(run["cell"], "seed"), []).append(run)
+        found.setdefault(_kind(run, "seed"), []).append(run)
     return tuple(Group(tuple(same)) for same in found.values())
 
 
@@ -131,7 +146,7 @@ def derive(group: Group, groups: Sequence[Group], resident_ttft_s: float | None 
     cell = group.cell
     own, without = resident_of(group, groups, own=True), resident_of(group, groups, own=False)
     resident = resident_ttft_s or (own.median("return_ttft_s", "p50") if own else None)
-    same = (other for other in groups if _alike(other.cell, "seed", "policy") == _alike(cell, "seed", "policy"))
+    same = (other for other in groups if other.kind("seed", "policy") == group.kind("seed", "policy"))
     no_swap = next((other for other in same if other.cell["policy"] in NO_SWAP), None)
     b = without.median("b") if without else None
     return Derived(
@@ -154,8 +169,9 @@ def resident_of(group: Group, groups: Sequence[Group], *, own: bool) -> Group | 
     others = [
         other
         for other in groups
-        if other.agents <= other.cell["slots"]
-        and _alike(other.cell, "seed", "policy", "agents") == _alike(group.cell, "seed", "policy", "agents")
+        if other.whole
+        and other.agents <= other.cell["slots"]
+        and other.kind("seed", "policy", "agents") == group.kind("seed", "policy", "agents")
     ]
     wanted = (group.cell["policy"],) if own else NO_SWAP
     return max(others, key=lambda other: (other.cell["policy"] in wanted, other.agents), default=None)
@@ -164,14 +180,14 @@ def resident_of(group: Group, groups: Sequence[Group], *, own: bool) -> Group | 
 def served_share(group: Group, resident_ttft_s: float | None) -> float | None:
     """The share of the group's returns whose first token took at most twice ``resident_ttft_s``."""
     firsts = [float(seconds) for run in group.runs for seconds in run["return_ttft_all_s"]]
-    if resident_ttft_s is None or not firsts:
+    if resident_ttft_s is None or not firsts or not group.whole:
         return None
     return sum(seconds <= _PATIENCE * resident_ttft_s for seconds in firsts) / len(firsts)
 
 
 def served(line: Sequence[Group], groups: Sequence[Group], resident_ttft_s: float | None = None) -> Served | None:
     """How many agents ``line`` serves: groups of one engine, policy and tool that differ in their agents."""
-    ordered = sorted(line, key=lambda group: group.agents)
+    ordered = sorted((group for group in line if group.whole), key=lambda group: group.agents)
     if not ordered:
         return None
     derived = derive(ordered[-1], groups, resident_ttft_s)
@@ -214,43 +230,114 @@ def read_runs(path: Path) -> list[Json]:
     """The runs of a file that :func:`add_runs` wrote; none where there is no file.
 
     Raises:
-        ValueError: the file holds something else.
+        OSError: the file cannot be read.
+        ValueError: the file holds something else, or runs as another version of kvtrace writes them.
     """
     if not path.exists():
         return []
-    document = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        document = None
     runs = document.get("runs") if isinstance(document, dict) else None
-    if not isinstance(runs, list) or not all(isinstance(run, dict) and "cell" in run for run in runs):
+    if not isinstance(document, dict) or not isinstance(runs, list):
         raise ValueError(f"{path} holds no runs of `kvtrace bench agents`")
+    if (version := document.get("schema_version")) != SCHEMA_VERSION:
+        raise ValueError(
+            f"{path} has schema version {version}, and this kvtrace reads {SCHEMA_VERSION}: give another file"
+        )
+    for number, run in enumerate(runs, 1):
+        if not _sound(run):
+            raise ValueError(f"{path} holds no runs of `kvtrace bench agents`: number {number} lacks what they have")
     return runs
 
 
 def merged(*files: Sequence[Json]) -> list[Json]:
-    """All runs, each cell once: the latest counts. In the order in which the cells first came."""
+    """All runs, each cell of a model and device once. In the order in which the cells first came.
+
+    The latest counts, but one in which requests failed does not take the place of one without.
+    """
     found: dict[tuple[Any, ...], Json] = {}
     for run in (run for runs in files for run in runs):
-        found[_alike(run["cell"])] = run
+        before = found.get(_kind(run))
+        if before is None or not run.get("failed") or before.get("failed"):
+            found[_kind(run)] = run
     return list(found.values())
 
 
 def add_runs(path: Path, runs: Sequence[Json]) -> None:
-    """Write ``runs`` into the file beside those it has. A run of a cell that is there takes its place. A line a run."""
-    lines = ",\n".join(json.dumps(run) for run in merged(read_runs(path), runs))
+    """Write ``runs`` into the file beside those it has, as :func:`merged` does. A line a run.
+
+    Several processes may add to one file at the same time.
+
+    Raises:
+        OSError, ValueError: as :func:`read_runs`, or the file cannot be written.
+    """
+    path = path.resolve()  # what a link points at is replaced, and not the link
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(path.name + ".part")
-    draft.write_text(f'{{"schema_version": {SCHEMA_VERSION}, "runs": [\n{lines}\n]}}\n', encoding="utf-8")
-    draft.replace(path)
+    with _alone_in(path.parent):
+        lines = ",\n".join(json.dumps(run) for run in merged(read_runs(path), runs))
+        draft = path.with_name(path.name + ".part")
+        draft.write_text(f'{{"schema_version": {SCHEMA_VERSION}, "runs": [\n{lines}\n]}}\n', encoding="utf-8")
+        draft.replace(path)
 
 
-def _alike(cell: Json, *but: str) -> tuple[Any, ...]:
-    return tuple((name, value) for name, value in sorted(cell.items()) if name not in but)
+def check_writable(path: Path) -> None:
+    """See that a file, and its folder, could be written at ``path``, before hours are spent on what it is to hold.
+
+    Raises:
+        OSError: it could not.
+    """
+    path = path.resolve()
+    if path.exists() and not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    with tempfile.TemporaryFile(dir=next(folder for folder in path.parents if folder.exists())):
+        pass
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keep other processes that ask the same out of the folder: a lock on the file itself would go with the old file."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _sound(run: Any) -> bool:
+    """Whether ``run`` has what groups and figures are made of."""
+    if not isinstance(run, dict) or not isinstance(cell := run.get("cell"), dict):
+        return False
+    texts = ("engine", "tool")
+    wholes = ("agents", "seed", "prompt", "returns", "generate", "new", "slots")
+    firsts = run.get("return_ttft_all_s")
+    return (
+        set(cell) == {field.name for field in fields(Cell)}
+        and all(isinstance(cell[name], str) for name in texts)
+        and all(type(cell[name]) is int for name in wholes)
+        and isinstance(cell["policy"], str | None)
+        and isinstance(cell["steady_s"], int | float | None)
+        and isinstance(run.get("turns_per_s"), int | float)
+        and isinstance(run.get("ideal_turns_per_s", ""), int | float | None)
+        and isinstance(firsts, list)
+        and all(isinstance(seconds, int | float) for seconds in firsts)
+    )
+
+
+def _kind(run: Json, *but: str) -> tuple[Any, ...]:
+    """The cell but for those parts, and the model and the kind of device that the server told."""
+    server = run.get("server") or {}
+    cell = ((name, value) for name, value in sorted(run["cell"].items()) if name not in but)
+    return (*cell, server.get("model"), server.get("device"))
 
 
 def _at(run: Json, path: Sequence[str]) -> float | None:
     value: Any = run
     for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None
-    return None if value is None else float(value)
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _multiple(b: float | None) -> float | None:
@@ -271,7 +358,7 @@ def _ratio(value: float | None, whole: float | None) -> float | None:
 
 def _paired(group: Group, other: Group, name: str = "turns_per_s") -> float | None:
     """That figure over the other's, over the seeds that both have."""
-    rates = {run["cell"]["seed"]: run[name] for run in other.runs}
-    pairs = [(run[name], rates.get(run["cell"]["seed"])) for run in group.runs]
+    rates = {run["cell"]["seed"]: run[name] for run in other.runs if not run.get("failed")}
+    pairs = [(run[name], rates.get(run["cell"]["seed"])) for run in group.runs if not run.get("failed")]
     ratios = [value / whole for value, whole in pairs if value is not None and whole]
     return median(ratios) if ratios else None

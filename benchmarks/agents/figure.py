@@ -68,8 +68,8 @@ def figure(runs: Sequence[Json], seed: int, tool: str) -> str:
     Raises:
         ValueError: there are no closed loops of that seed.
     """
-    groups = [group for group in groups_of(runs) if group.cell["tool"] == tool and group.cell["seed"] == seed]
-    groups = list(groups_of(run for group in groups for run in group.runs if run["cell"]["seed"] == seed))
+    groups = groups_of(run for run in runs if (run["cell"]["tool"], run["cell"]["seed"]) == (tool, seed))
+    groups = tuple(group for group in groups if group.whole)
     closed = [group for group in groups if _closed(group, tool)]
     if not closed:
         raise ValueError(f"no closed loops with seed {seed} and tool times {tool}")
@@ -244,6 +244,12 @@ def _spread(middle: Middle | None, digits: int, scale: float = 1.0) -> str:
     return f"{text} ({_text(middle.low, digits, scale)}–{_text(middle.high, digits, scale)})"
 
 
+def _read(path: Path) -> list[Json]:
+    if not path.exists():
+        raise FileNotFoundError(f"there is no {path}")
+    return read_runs(path)
+
+
 def main() -> None:
     """Read, merge, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -258,13 +264,13 @@ def main() -> None:
     asked = parser.parse_args()
     files = asked.results or [path for path in sorted(RESULTS.glob("agents-*.json")) if path.name not in MODELS]
     try:
-        runs = merged(*(read_runs(path) for path in files))
+        runs = merged(*(_read(path) for path in files))
+        if asked.merge is not None:
+            add_runs(asked.merge, runs)
+        if asked.svg is not None:
+            asked.svg.write_text(figure(runs, asked.seed, asked.tool), encoding="utf-8")
     except (OSError, ValueError) as error:
         sys.exit(str(error))
-    if asked.merge is not None:
-        add_runs(asked.merge, runs)
-    if asked.svg is not None:
-        asked.svg.write_text(figure(runs, asked.seed, asked.tool), encoding="utf-8")
     if asked.table or (asked.merge is None and asked.svg is None):
         print(tables(runs))
 

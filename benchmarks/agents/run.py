@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -58,7 +59,7 @@ def parse(text: str) -> Cells:
     head, *options = text.split("+")
     agents, at, seeds = head.partition("@")
     named = dict(option.split("=", 1) for option in options if "=" in option)
-    if not at or len(named) != len(options) or not set(named) <= {"steady", "tool"}:
+    if not (agents and at and seeds) or len(named) != len(options) or not set(named) <= {"steady", "tool"}:
         raise ValueError(f"{text}: write N[,N]@SEED[,SEED], then +steady=SECONDS or +tool=TIMES")
     return Cells(agents, seeds, named.get("steady"), named.get("tool"))
 
@@ -143,9 +144,9 @@ def measure(cells: Cells, url: str, asked: argparse.Namespace, left_s: float) ->
         done = subprocess.run(command, capture_output=True, text=True, timeout=left_s, check=False)
     except subprocess.TimeoutExpired:
         return [f"{cells} was cut off; what was measured before is in the file"]
-    if done.returncode:
-        return [f"{cells} failed: {done.stderr.strip()[-400:]}"]
-    return [line(run) for run in json.loads(done.stdout)["runs"]]
+    runs = json.loads(done.stdout)["runs"] if done.stdout.strip() else []  # what was measured before it failed as well
+    said = done.stderr.strip()[-400:] if done.returncode or any(run["failed"] for run in runs) else ""
+    return [line(run) for run in runs] + ([f"{cells} failed: {said}"] if said else [])
 
 
 def line(run: dict[str, Any]) -> str:
@@ -163,8 +164,14 @@ def line(run: dict[str, Any]) -> str:
     return ", ".join([*shown, f"{run['failed']} failed, {run['makespan_s']:.0f} s"])
 
 
-def main() -> int:
-    """1 where the server did not come."""
+def in_use(port: int) -> bool:
+    """Whether somebody listens there: the server that is started would end, and the other one be measured."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def arguments() -> argparse.Namespace:
+    """What is asked; ``plan`` and ``command`` are ``cells`` and ``engine`` understood."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engine")
     parser.add_argument("cells", nargs="+")
@@ -177,16 +184,30 @@ def main() -> int:
     parser.add_argument("--log", type=Path, help="the server's output; beside the results by default")
     parser.add_argument("--small", action="store_true", help="a tiny model on the CPU")
     asked = parser.parse_args()
+    try:
+        asked.plan = [parse(text) for text in asked.cells]
+        asked.command = server_command(asked.engine, asked.port, asked.small)
+    except ValueError as error:
+        parser.error(str(error))
+    if asked.command is not None and in_use(asked.port):
+        parser.error(f"something listens on port {asked.port} already: stop it, or give --port")
+    return asked
+
+
+def main() -> int:
+    """1 where the server did not come."""
+    asked = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the server is stopped on the way out
     until_s = time.monotonic() + asked.budget
-    plan = [parse(text) for text in asked.cells]
     log = asked.log or asked.append.with_name(f"{asked.append.stem}-{asked.engine.replace(':', '-')}.log")
-    with Server(server_command(asked.engine, asked.port, asked.small), asked.port, log) as server:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with Server(asked.command, asked.port, log) as server:
         began_s = time.monotonic()
         if not server.wait(until_s):
             print(f"{asked.engine} did not come:\n{server.last_words()}", flush=True)
             return 1
         print(f"{asked.engine} came after {time.monotonic() - began_s:.0f} s", flush=True)
-        for cells in plan:
+        for cells in asked.plan:
             if (left_s := until_s - _STOP_S - time.monotonic()) <= 0:
                 print(f"{asked.engine}: no time left for {cells}", flush=True)
                 continue
@@ -195,4 +216,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

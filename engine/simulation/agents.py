@@ -81,6 +81,19 @@ class Simulation:
         assert totals is not None
         return SimulatedRun(tuple(self.turns), self._moved, totals, self._runner.busy_s / max(self.clock.now_s, 1e-9))
 
+    def cut_off(self, *, spans_end: bool) -> None:
+        """Stop everybody where they are, as a client does that goes away: requests are aborted, no agent goes on.
+
+        ``spans_end``: calls under way are cancelled, which ends their spans; a client that was killed ends none.
+        """
+        for number in self._asking:
+            self.core.abort(number)
+        self._asking.clear()
+        self._events.clear()
+        for session in self.core.sessions.agents.values() if spans_end else ():
+            for (trace, span), call in tuple(session.open.items()):
+                self.core.signal(ToolEnded(trace, span, self.clock.unix_ns(), call.tool or "tool", session.agent))
+
     def _advance(self) -> None:
         before_s = self.clock.now_s
         if self.core.has_work():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
@@ -144,12 +145,16 @@ class StreamTransport:
         mark: Event | None = after  # type: ignore[assignment]  # what mark() gave
         ticket = DeviceTicket(self._streams.event(timed=True), self._streams.event(timed=True))
         way = self._ways[direction]
-        if not self._worth_staging(piece):
-            self._direct(way.link, direction, piece, mark, ticket)
-        elif direction is Direction.OUT:
-            self._stage_out(way, piece, mark, ticket)
-        else:
-            self._stage_in(way, piece, mark, ticket)
+        try:
+            if not self._worth_staging(piece):
+                self._direct(way.link, direction, piece, mark, ticket)
+            elif direction is Direction.OUT:
+                self._stage_out(way, piece, mark, ticket)
+            else:
+                self._stage_in(way, piece, mark, ticket)
+        except Exception:
+            self._drain(way)
+            raise
         return ticket
 
     def fence(self, tickets: Sequence[Ticket]) -> DeviceFence:
@@ -227,6 +232,14 @@ class StreamTransport:
                 way.spread, [self._blocks[copy.device_block] for copy in part], buffer.blocks[: len(part)]
             )
             self._emptied(way.spread, buffer, ticket, last=at + len(part) == len(piece))
+
+    def _drain(self, way: _Way) -> None:
+        """Wait for what was queued of a piece that failed half way: it must not come after its blocks are told to be free."""
+        for stream in (way.link, way.spread):
+            with suppress(Exception):  # a device that has failed does nothing any more
+                end = self._streams.event()
+                stream.record_event(end)
+                end.synchronize()
 
     def _emptied(self, stream: Stream, buffer: _Buffer, ticket: DeviceTicket, *, last: bool) -> None:
         """Note where a part of the piece has left its buffer; for the last one that is the end of the piece as well."""

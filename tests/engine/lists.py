@@ -69,6 +69,10 @@ class Device:
             self._queue.pop(0)()
             self.executed += 1
 
+    def unlucky(self) -> bool:
+        """Whether a chunk of a launch that fails is among those that were not computed."""
+        return self._random.random() < 0.5
+
     def drift(self) -> None:
         """Time passes: perhaps some of what waits is carried out."""
         self.run_to(self._random.randint(self.executed, self.launched))
@@ -92,11 +96,13 @@ class Launch:
         before = self._before
         if self.error is not None:
             self.broken = {chunk.sequence_id for chunk in self.chunks}
-        for chunk in self.chunks if self.error is None else ():
+        for chunk in self.chunks:
             read = max(chunk.start, min(chunk.write_from, chunk.start + len(chunk.tokens)))
             needed = chunk.table[: -(-read // BLOCK)]
             if self._follows_broken(chunk) or not self._runner.device.spoiled.isdisjoint(needed):
                 self.broken.add(chunk.sequence_id)  # on a real device: garbage from garbage
+                continue
+            if self.error is not None and self._runner.device.unlucky():
                 continue
             unread = before.results.get(chunk.sequence_id, 0) if before is not None else 0
             tokens = tuple(unread if token == UNREAD else token for token in chunk.tokens)
@@ -124,7 +130,10 @@ class Launch:
 
 
 class ListRunner:
-    """Computes chunks over :class:`Memory`; ``fail`` makes the next launch raise, ``fail_late`` its reading."""
+    """Computes chunks over :class:`Memory`; ``fail`` makes the next launch raise, ``fail_late`` its reading.
+
+    What the device computes of such a step nobody can tell.
+    """
 
     def __init__(self, memory: Memory, device: Device) -> None:
         self.memory = memory
@@ -138,6 +147,7 @@ class ListRunner:
         self.chunks = list(chunks)
         if self.fail is not None:
             error, self.fail = self.fail, None
+            self._last = Launch(self, chunks, self._last, error)  # some of it runs all the same
             raise error
         late, self.fail_late = self.fail_late, None
         self._last = Launch(self, chunks, self._last, late)

@@ -72,6 +72,7 @@ class World:
     step_copies: int = 10**6
     fences: float = 0.0
     max_agents: int | None = None
+    stop_ids: tuple[int, ...] = ()
     clock: ManualClock = field(default_factory=ManualClock)
     events: list[EngineEvent] = field(default_factory=list)
     spans: int = 0
@@ -97,7 +98,7 @@ class World:
         self.core = EngineCore(config, GEOMETRY, self.runner, self.mover, self.clock, INFO, self.events.append)
 
     def submit(self, agent: str, tokens: Seq[int], max_tokens: int = 4) -> Sequence:
-        return self.core.submit(agent, tokens, Sampling(max_tokens=max_tokens))
+        return self.core.submit(agent, tokens, Sampling(max_tokens=max_tokens, stop_ids=self.stop_ids))
 
     def step(self, count: int = 1) -> list[Sequence]:
         finished: list[Sequence] = []

@@ -116,3 +116,17 @@ def test_broken_document_is_refused_with_what_makes_one(tmp_path: Path, content:
 def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.json"):
         Forecasts.load(tmp_path / "nowhere.json")
+
+
+def test_longest_is_of_the_tool_or_of_anybodys_wait_and_is_forgotten_after_many_shorter_ones() -> None:
+    forecasts = Forecasts()
+    assert forecasts.longest_s("grep") is None
+    forecasts.call_ended("grep", 0.01)
+    forecasts.call_ended("pytest", 40.0)
+    forecasts.wait_ended(3.0)
+    assert forecasts.longest_s("grep") == pytest.approx(3.0, rel=0.2)
+    assert forecasts.longest_s("new") == forecasts.longest_s("grep")
+    assert forecasts.longest_s("pytest") == pytest.approx(40.0, rel=0.2)
+    for _ in range(1000):
+        forecasts.call_ended("pytest", 5.0)
+    assert forecasts.longest_s("pytest") == pytest.approx(5.0, rel=0.2)

@@ -32,15 +32,87 @@ def test_parked_agent_comes_back_without_prefill(policy: PolicyMode) -> None:
     assert (record.parks, record.restores) == (1, 1)
 
 
-def test_recompute_loses_the_waiting_agent_first() -> None:
-    world = World(PolicyMode.RECOMPUTE, device_blocks=16)
-    resting = world.ask("resting", tokens(60, seed=1)).tokens
+def test_recompute_loses_the_waiting_agent_before_one_that_works() -> None:
+    world = World(PolicyMode.RECOMPUTE, device_blocks=16, slots=4)
     waiting = world.ask("waiting", tokens(60, seed=2)).tokens
     world.tool_starts("waiting")
-    world.ask("crowd", tokens(150, seed=3))
-    assert world.ask("resting", resting).usage.reprefilled_tokens == 0
+    working = world.submit("working", tokens(60, seed=1), max_tokens=30)
+    world.step(4)
+    world.ask("crowd", tokens(120, seed=3), max_tokens=1)
+    world.run_until(working)
+    assert working.usage.reprefilled_tokens == 0
     assert world.ask("waiting", waiting).usage.reprefilled_tokens > 0
     assert EventKind.DROP in world.kinds()
+
+
+@pytest.mark.parametrize("policy", [PolicyMode.RECOMPUTE, *HOST_POLICIES])
+def test_leftovers_of_who_is_done_go_before_the_blocks_of_who_waits(policy: PolicyMode) -> None:
+    world = World(policy, device_blocks=14, host_blocks=0)
+    context = world.ask("waits", tokens(60, seed=1)).tokens
+    for turn in range(2):
+        start = world.tool_starts("waits")
+        world.clock.pass_s(1.0)
+        if not turn:
+            done = world.ask("done", tokens(60, seed=2)).tokens
+            call = world.tool_starts("done")
+            world.clock.pass_s(0.1)
+            world.tool_ends(call)
+            world.ask("done", done)
+            world.clock.pass_s(1.0)
+            world.ask("new", tokens(90, seed=3))
+        world.tool_ends(start)
+        again = world.ask("waits", context)
+        assert again.usage.reprefilled_tokens == 0
+        context = again.tokens
+
+
+@pytest.mark.parametrize("policy", HOST_POLICIES)
+@pytest.mark.parametrize("end", ["never ends", "ends without a request", "is aborted"])
+def test_agent_that_nobody_expects_leaves_the_host_before_one_that_is_expected(policy: PolicyMode, end: str) -> None:
+    world = World(policy, device_blocks=12, host_blocks=10)
+    for _ in range(4):
+        world.ask("teacher", tokens(8, seed=9))
+        call = world.tool_starts("teacher")
+        world.clock.pass_s(1.8)
+        world.tool_ends(call)
+    dead = world.ask("dead", tokens(60, seed=1)).tokens
+    start = world.tool_starts("dead")
+    if end == "ends without a request":
+        world.tool_ends(start)
+    elif end == "is aborted":
+        request = world.submit("dead", dead, max_tokens=50)
+        world.step(3)
+        world.core.abort(request.id)
+    world.run()
+    world.clock.pass_s(30)
+    alive = world.ask("alive", tokens(60, seed=2)).tokens
+    start = world.tool_starts("alive")
+    world.clock.pass_s(0.1)
+    world.ask("crowd", tokens(150, seed=3))
+    world.tool_ends(start)
+    assert world.ask("alive", alive).usage.reprefilled_tokens == 0
+    assert world.core.cache.residency("dead").kept_tokens < 60
+    world.core.check()
+
+
+def test_agent_given_up_is_expected_again_when_it_is_heard_of() -> None:
+    world = World()
+    for _ in range(3):
+        context = world.ask("a", tokens(30)).tokens
+        start = world.tool_starts("a")
+        world.clock.pass_s(1.0)
+        world.tool_ends(start)
+    world.ask("a", context)
+    start = world.tool_starts("a")
+    session = world.core.sessions.agents["a"]
+    for seconds, gone in ((9, False), (10, True)):
+        world.clock.pass_s(seconds)
+        world.core.step()
+        assert session.gone is gone
+        assert (session.agent in world.core.sessions.blocked_agents()) is not gone
+    world.tool_ends(start)
+    assert not session.gone
+    assert world.ask("a", context).usage.reprefilled_tokens == 0
 
 
 def test_keep_ignores_signals() -> None:

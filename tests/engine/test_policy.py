@@ -4,6 +4,7 @@ import pytest
 
 from kvtrace.engine.config import PolicyMode
 from kvtrace.engine.policy import (
+    BELIEVED_S,
     Action,
     AgentView,
     Demote,
@@ -14,6 +15,7 @@ from kvtrace.engine.policy import (
     Prefetch,
     Promote,
     Rest,
+    believed_s,
     decide,
 )
 
@@ -35,12 +37,19 @@ VIEW = AgentView("a", "grep", blocks=5, device_blocks=5, host_blocks=0)
         (PolicyMode.SWAP, Moment.RETURNED, [Promote, Prefetch]),
         (PolicyMode.SWAP, Moment.FILLED, [Mirror]),
         (PolicyMode.SWAP, Moment.EXPIRED, [Rest]),
+        *((mode, Moment.GONE, [Rest]) for mode in PolicyMode if mode is not PolicyMode.KEEP),
     ],
 )
 def test_mode_acts_as_documented(mode: PolicyMode, moment: Moment, actions: list[type[Action]]) -> None:
     decided = decide(mode, moment, VIEW)
     assert [type(action) for action in decided] == actions
     assert all(action.agent == "a" and action.why for action in decided)
+
+
+def test_call_is_believed_in_for_longer_than_any_before_it_and_for_ever_where_none_is_known() -> None:
+    assert believed_s(None) == float("inf")
+    assert believed_s(0.003) == BELIEVED_S
+    assert believed_s(60.0) > 60.0
 
 
 @pytest.mark.parametrize("moment", list(Moment))

@@ -431,6 +431,28 @@ def test_a_failed_copy_names_its_error_and_spares_its_neighbours() -> None:
         assert [it.device(block) for block in (9, 5, 7)] == [{101}, {5}, {103}]
 
 
+def test_nothing_of_a_copy_whose_start_failed_half_way_comes_after_its_end_was_told() -> None:
+    with bench() as it:
+        scatter, tried, bad = it.streams.made[3], [0], it.storage.device_run(3).data_ptr()
+
+        def fail(targets: list[torch.Tensor]) -> None:
+            tried[0] += 1
+            # The second half cannot be started, and then the block of number 3 alone.
+            if tried[0] == 3 or (len(targets) == 1 and targets[0].data_ptr() == bad):
+                raise RuntimeError("no further call")
+
+        it.streams.fail = fail
+        scatter.gate.clear()  # the first half is about to leave its buffer
+        it.mover.submit(_copies((IN, 3, 0), (IN, 9, 1), (IN, 5, 2), (IN, 20, 3)))
+        it.mover.wait(0.05)
+        assert it.mover.poll() == []
+        scatter.gate.set()
+        assert [done.copy.device_block for done in it.drain() if done.error is not None] == [3]
+        it.compute.write(3, 777)
+        it.compute.synchronize()
+        assert [it.device(block) for block in (3, 9, 5, 20)] == [{777}, {101}, {102}, {103}]
+
+
 def test_a_device_that_fails_later_fails_the_copies_that_were_on_it() -> None:
     with bench() as it:
         for stream in it.streams.made:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from kvtrace.tui.bench_cells import (
     Group,
     add_runs,
     against,
+    check_writable,
     derive,
     groups_of,
     merged,
@@ -151,9 +153,68 @@ def test_file_grows_by_cells_and_replaces_those_measured_again(tmp_path: Path) -
     assert [item.name for item in path.parent.iterdir()] == ["agents.json"]
 
 
-@pytest.mark.parametrize("text", ["[]", '{"runs": 3}', '{"runs": [{}]}', json.dumps({"figures": []})])
+@pytest.mark.parametrize("text", ["[]", '{"runs": 3}', json.dumps({"figures": []}), "[" * 100_000])
 def test_file_of_something_else_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "other.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match="holds no runs"):
         read_runs(path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"cell": 5},
+        {"cell": {"agents": 8, "slots": 8}},
+        {"turns_per_s": None},
+        {"return_ttft_all_s": None},
+        {"return_ttft_all_s": ["x"]},
+    ],
+)
+def test_file_with_a_damaged_run_is_refused_by_its_number(damage: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "damaged.json"
+    path.write_text(json.dumps({"schema_version": 2, "runs": [run(8, 1.0), {**run(16, 2.0), **damage}]}), "utf-8")
+    with pytest.raises(ValueError, match="number 2 lacks"):
+        read_runs(path)
+
+
+def test_file_of_another_schema_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "later.json"
+    path.write_text('{"schema_version": 3, "runs": []}', "utf-8")
+    with pytest.raises(ValueError, match="schema version 3, and this kvtrace reads 2"):
+        add_runs(path, [run(8, 1.0)])
+    assert path.read_text("utf-8") == '{"schema_version": 3, "runs": []}'
+
+
+def test_run_in_which_requests_failed_replaces_no_whole_one_and_is_compared_with_nothing() -> None:
+    whole, failed = run(16, 4.0, failed=0), run(16, 9.0, failed=2)
+    assert merged([whole], [failed]) == [whole]
+    assert merged([failed], [whole]) == [whole]
+    groups = groups_of([run(8, 2.0), failed])
+    assert derive(of(groups, 16), groups).measured_multiple is None
+    assert derive(of(groups, 16), groups).served_share is None
+    groups = groups_of([run(8, 2.0, failed=1), run(16, 4.0)])
+    assert resident_of(of(groups, 16), groups, own=True) is None
+
+
+def test_runs_of_another_model_or_device_are_cells_of_their_own() -> None:
+    one = run(8, 1.0, server={"model": "small", "device": "cpu"})
+    other = run(8, 2.0, server={"model": "large", "device": "cpu"})
+    third = run(16, 3.0, server={"model": "large", "device": "cuda"})
+    assert merged([one], [other]) == [one, other]
+    groups = groups_of([one, other, third])
+    assert derive(of(groups, 16), groups).measured_multiple is None
+
+
+def test_files_that_processes_add_to_at_the_same_time_keep_every_run(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    with ThreadPoolExecutor(8) as several:  # a lock is held by the open folder, so threads stand for processes
+        list(several.map(lambda agents: add_runs(path, [run(agents, 1.0)]), range(1, 25)))
+    assert sorted(one["cell"]["agents"] for one in read_runs(path)) == list(range(1, 25))
+
+
+def test_place_that_takes_no_file_is_found_out_before(tmp_path: Path) -> None:
+    check_writable(tmp_path / "new" / "results.json")
+    (tmp_path / "file").write_text("", "utf-8")
+    with pytest.raises(OSError, match="file"):
+        check_writable(tmp_path / "file" / "results.json")

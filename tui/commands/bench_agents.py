@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +30,7 @@ SPREADS: Final = (
     ("return_starting_s", "p50"),
     ("client_cpu_share",),
 )
+_DIGITS: Final = 10
 _COUNT: Final = click.IntRange(min=1)
 _FILE: Final = click.Path(path_type=Path, dir_okay=False)
 
@@ -45,10 +47,24 @@ class Numbers(click.ParamType[tuple[int, ...]]):
         """The numbers."""
         if isinstance(value, tuple):
             return value
-        parts = str(value).split(",")
-        if not all(part.strip().isdigit() and int(part) >= self._least for part in parts):
+        parts = [part.strip() for part in str(value).split(",")]
+        if not all(part.isascii() and part.isdigit() and len(part) < _DIGITS for part in parts):
             self.fail(f"{value!r} is no list of numbers like 8,16,32", param, ctx)
-        return tuple(int(part) for part in parts)
+        numbers = tuple(dict.fromkeys(int(part) for part in parts))  # the same twice would be measured twice
+        if min(numbers) < self._least:
+            self.fail(f"{value!r}: give numbers of at least {self._least}", param, ctx)
+        return numbers
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds that ends: ``nan`` passes every comparison of a plain range, ``inf`` many."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The seconds."""
+        seconds = float(super().convert(value, param, ctx))
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is no number of seconds", param, ctx)
+        return seconds
 
 
 @click.command("agents")
@@ -65,7 +81,7 @@ class Numbers(click.ParamType[tuple[int, ...]]):
 @click.option(
     "--trace", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Replay a session file instead."
 )
-@click.option("--steady", "steady_s", type=click.FloatRange(min=1), help="Replace finished agents for so many seconds.")
+@click.option("--steady", "steady_s", type=Seconds(min=1), help="Replace finished agents for so many seconds.")
 @click.option("--seeds", "--seed", type=Numbers(0), default="1", show_default=True, help="Of tool times, one run each.")
 @click.option("--slots", type=_COUNT, default=8, show_default=True, help="Slots of the ideal card to compare with.")
 @click.option(
@@ -77,7 +93,7 @@ class Numbers(click.ParamType[tuple[int, ...]]):
 @click.option(
     "--resident-ttft",
     "resident_ttft_s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(min=0, min_open=True),
     help="Seconds to the first token where nobody has to leave.  [default: that of the runs with no more agents than slots]",
 )
 @click.option(
@@ -104,36 +120,60 @@ def command(
     """
     from kvtrace.tracer.engine_address import read_key
 
-    from ..bench_agents_measure import Asked, tools_of
-    from ..bench_agents_view import draw, show
+    from ..bench_agents_measure import Asked, check_sessions, tools_of
+    from ..bench_agents_view import check_plot, draw, show
     from ..bench_cells import groups_of, merged
 
     options = Asked(url=_base(url), key=key or read_key(os.environ), **asked)
     tools_of(options.tool, options.seeds[0])  # refused before a server is asked
     if options.trace is not None and options.steady_s is not None:
         raise click.UsageError("--steady replaces finished agents; a session file says itself who comes: leave out one")
+    check_sessions(options)
     before = _before(results)
-    runs = _measured(options, results)
+    if plot is not None:
+        check_plot(plot)
+    runs, stopped = _measured(options, results)
     groups, known = groups_of(runs), groups_of(merged(before, runs))
     if as_json:
         click.echo(json.dumps(_document(options, runs, resident_ttft_s, before), indent=2))
-    else:
+    elif any(run["turns"] for run in runs):
         show(groups, known, resident_ttft_s)
-    if plot is not None:
+    if plot is not None and runs:
         draw(groups, plot)
-    if all(run["turns"] == 0 for run in runs):
+    _end(runs, stopped)
+
+
+def _end(runs: list[Json], stopped: BaseException | None) -> None:
+    """Say what failed, on stderr, and end as the run ended."""
+    if stopped is None and not any(run["turns"] for run in runs):
         raise CommandError("no turn was answered; the first failures: " + "; ".join(runs[0]["errors"]))
+    for run in runs:
+        if run["failed"]:
+            whole, cell = run["failed"] + run["turns"], run["cell"]
+            click.echo(
+                f"{cell['agents']} agents, seed {cell['seed']}: {run['failed']} of {whole} requests failed, and their agents "
+                f"gave up: this run is compared with nothing ({'; '.join(run['errors'])})",
+                err=True,
+            )
+    if stopped is not None:
+        raise stopped
 
 
-def _measured(asked: Asked, results: Path | None) -> list[Json]:
-    """Measure, each record added to the file as soon as it is there."""
+def _measured(asked: Asked, results: Path | None) -> tuple[list[Json], BaseException | None]:
+    """Measure, each record added to the file as soon as it is there.
+
+    Where something ends it early, what was measured until then and what ended it.
+    """
     from ..bench_agents_measure import measure
     from ..bench_cells import add_runs
 
     def waiting() -> None:
         click.echo("waiting until the server's host tier is whole", err=True)
 
+    runs: list[Json] = []
+
     def measured(run: Json) -> None:
+        runs.append(run)
         if results is not None and run["turns"]:
             try:
                 add_runs(results, [run])
@@ -141,19 +181,31 @@ def _measured(asked: Asked, results: Path | None) -> list[Json]:
                 raise CommandError(f"cannot write {results}: {error}") from error
 
     try:
-        return asyncio.run(measure(asked, waiting, measured))
+        asyncio.run(measure(asked, waiting, measured))
+    except (KeyboardInterrupt, CommandError) as stopped:
+        if not runs:
+            raise
+        return runs, stopped
     except ModuleNotFoundError as error:
         raise CommandError(f"{error.name} is missing: pip install 'kvtrace[bench]'") from error
+    return runs, None
 
 
 def _before(results: Path | None) -> list[Json]:
-    """What the file of results holds; a faulty one is refused before anything is measured."""
-    from ..bench_cells import read_runs
+    """What the file of results holds; one that is faulty or cannot be written is refused before anything is measured."""
+    from ..bench_cells import check_writable, read_runs
 
+    if results is None:
+        return []
     try:
-        return [] if results is None else read_runs(results)
+        before = read_runs(results)
     except (OSError, ValueError) as error:
         raise CommandError(f"cannot read {results}: {error}") from error
+    try:
+        check_writable(results)
+    except OSError as error:
+        raise CommandError(f"cannot write {results}: {error}") from error
+    return before
 
 
 def _base(url: str | None) -> str:

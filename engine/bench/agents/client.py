@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import operator
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError  # a line too long for its buffer is no ClientError
 
 ANSWER_TIMEOUT_S: Final = 600.0  # of silence; a server that queues for longer than this serves nobody
 _JSON: Final = {"Content-Type": "application/json"}
@@ -75,6 +77,10 @@ class Context:
         return b"[%b]" % bytes(self._text)
 
 
+class _Malformed(Exception):
+    """A server that answers in no shape that is known here."""
+
+
 class CompletionClient:
     """Sends prompts to ``/v1/completions`` of one server and model, streamed.
 
@@ -102,8 +108,10 @@ class CompletionClient:
                     return record
                 async for event in _events(response):
                     _take(event, record)
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            record.error = f"{type(error).__name__}: {error}"
+        except _Malformed as error:
+            record.error = str(error)
+        except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
+            record.error = f"{type(error).__name__}: {error}"[:300]
         if record.error is None and record.first_token_s is None:
             record.error = "the stream ended without a token"
         return record
@@ -121,7 +129,7 @@ class CompletionClient:
         return b'%b, "prompt": %b}' % (json.dumps(options)[:-1].encode(), prompt.json)
 
 
-async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
+async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[Any]:
     """The JSON events of a server-sent stream; comments and the final ``[DONE]`` are passed over."""
     async for line in response.content:
         if line.startswith(b"data:"):
@@ -130,7 +138,14 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, A
                 yield json.loads(data)
 
 
-def _take(event: dict[str, Any], record: TurnRecord) -> None:
+def _take(event: Any, record: TurnRecord) -> None:
+    try:
+        _take_known(event, record)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise _Malformed(f"an event of the stream is not as completions have it: {str(event)[:100]}") from error
+
+
+def _take_known(event: dict[str, Any], record: TurnRecord) -> None:
     if "error" in event:
         record.error = str(event["error"])[:200]
     for choice in event.get("choices") or ():
@@ -139,26 +154,35 @@ def _take(event: dict[str, Any], record: TurnRecord) -> None:
             now = time.monotonic()
             record.first_token_s = record.first_token_s or now
             record.ended_s = now
-            record.output_ids.extend(ids)
+            record.output_ids.extend(map(operator.index, ids))
     if usage := event.get("usage"):
         _take_usage(usage, record)
 
 
 def _take_usage(usage: dict[str, Any], record: TurnRecord) -> None:
-    record.prompt_tokens = usage.get("prompt_tokens") or record.prompt_tokens
-    record.output_tokens = usage.get("completion_tokens") or 0
+    record.prompt_tokens = _whole(usage.get("prompt_tokens")) or record.prompt_tokens
+    record.output_tokens = _whole(usage.get("completion_tokens")) or 0
     details = usage.get("prompt_tokens_details") or {}
-    record.cached_tokens = details.get("cached_tokens")
+    record.cached_tokens = _whole(details.get("cached_tokens"))
     ours = usage.get("kvtrace") or {}
-    record.host_tokens = ours.get("cached_host_tokens")
-    record.reprefilled_tokens = ours.get("reprefilled_tokens")
-    record.queued_s = ours.get("queued_s")
-    record.restoring_s = ours.get("restoring_s")
+    record.host_tokens = _whole(ours.get("cached_host_tokens"))
+    record.reprefilled_tokens = _whole(ours.get("reprefilled_tokens"))
+    record.queued_s = _real(ours.get("queued_s"))
+    record.restoring_s = _real(ours.get("restoring_s"))
+
+
+def _whole(value: Any) -> int | None:
+    return None if value is None else operator.index(value)
+
+
+def _real(value: Any) -> float | None:
+    return None if value is None else value + 0.0
 
 
 def _sentence(body: str) -> str:
-    """What a server says is wrong, in OpenAI's shape or any other."""
+    """What a server says is wrong, in OpenAI's shape or any other, on one line."""
     try:
-        return str(json.loads(body)["error"]["message"])
+        said = str(json.loads(body)["error"]["message"])
     except (ValueError, TypeError, KeyError):
-        return body
+        said = body
+    return " ".join(said.split())

@@ -15,6 +15,7 @@ from .client import ANSWER_TIMEOUT_S, CompletionClient, Context, TurnRecord
 from .workload import AgentPlan, ToolCall
 
 Listener = Callable[[TurnRecord], None]
+_RETRY_S = 1.0  # a server that refuses everybody would be asked thousands of times a second
 
 
 async def run_agents(
@@ -54,7 +55,8 @@ async def run_steadily(
         async def place() -> None:
             while True:
                 plan = renew(next(numbers))
-                await one.live(plan, _first_context(plan))
+                if not await one.live(plan, _first_context(plan)):
+                    await asyncio.sleep(_RETRY_S)
 
         places = [asyncio.create_task(place()) for _ in range(agents)]
         try:
@@ -77,8 +79,8 @@ class AgentRun:
         self._on_turn = on_turn
         self.turns: list[TurnRecord] = []
 
-    async def live(self, plan: AgentPlan, context: Context) -> None:
-        """One agent from its first request, for ``context``, to its last; it gives up after a request that failed."""
+    async def live(self, plan: AgentPlan, context: Context) -> bool:
+        """One agent from its first request, for ``context``, to its last; it gives up, and says so, after one that failed."""
         await asyncio.sleep(plan.starts_s)
         with agent(plan.name, id=agent_id(plan.name)):
             for number, turn in enumerate(plan.turns):
@@ -93,10 +95,11 @@ class AgentRun:
                 if self._on_turn is not None:
                     self._on_turn(record)
                 if record.error is not None:
-                    return
+                    return False
                 context.extend(record.output_ids or plan.stand_in_ids(number))
                 if turn.call is not None:
                     await _tool(turn.call.tool)(turn.call)
+        return True
 
 
 def agent_id(name: str) -> str:

@@ -45,6 +45,14 @@ async def find_model(url: str, key: str | None = None) -> str | None:
     return None
 
 
+async def answers(url: str, key: str | None = None) -> bool:
+    """Whether anything at all answers at ``url``."""
+    with contextlib.suppress(aiohttp.ClientError, OSError):
+        async with _session(key) as session, session.get(f"{url.rstrip('/')}/v1/models"):
+            return True
+    return False
+
+
 async def identify(url: str, key: str | None = None) -> ServerFacts:
     """What serves at ``url``, by its own state or, as vLLM has it, its ``/version``."""
     async with _session(key) as session:

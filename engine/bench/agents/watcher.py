@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import aiohttp
@@ -53,17 +53,37 @@ class Moved:
 
 
 async def read_state(session: aiohttp.ClientSession, url: str) -> dict[str, Any] | None:
-    """The server's ``/v1/kv/state``; ``None`` where it has none."""
+    """The server's ``/v1/kv/state``; ``None`` where it has none, or something else of that name."""
     with contextlib.suppress(aiohttp.ClientError, TimeoutError, ValueError):
         async with session.get(f"{url.rstrip('/')}/v1/kv/state", timeout=_TIMEOUT) as response:
             if response.status == 200:
-                state: dict[str, Any] = await response.json()
-                return state
+                state: Any = await response.json()
+                return state if _ours(state) else None
     return None
 
 
+def _ours(state: Any) -> bool:
+    try:
+        return isinstance(state["tiers"]["host"]["total_bytes"], int) and {"policy", "device"} <= state.keys()
+    except (AttributeError, KeyError, TypeError):
+        return False
+
+
+def _copied(moved: Moved, first: Mapping[str, Any], last: Mapping[str, Any] | None) -> Moved | None:
+    """``moved`` with the bytes that crossed between two states; ``None`` where the server went away or began anew."""
+    if last is None:
+        return None
+    try:
+        out, back = (last["link"][name] - first["link"][name] for name in ("out_total_bytes", "in_total_bytes"))
+    except (KeyError, TypeError):
+        return None
+    return None if min(out, back) < 0 else replace(moved, out_bytes=out, in_bytes=back)
+
+
 class Watcher:
-    """Looks at the state twice a second from ``async with`` to its end; ``moved`` is complete afterwards.
+    """Looks at the state twice a second from ``async with`` to its end.
+
+    Afterwards ``moved`` is complete, or ``None`` where the server told too little.
 
     Args:
         url: base URL of the server.
@@ -89,10 +109,9 @@ class Watcher:
     async def __aexit__(self, *problem: object) -> None:
         if self._task is not None and self.moved is not None and self._first is not None:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            if (last := await read_state(self._session, self._url)) is not None:
-                self.moved.out_bytes = last["link"]["out_total_bytes"] - self._first["link"]["out_total_bytes"]
-                self.moved.in_bytes = last["link"]["in_total_bytes"] - self._first["link"]["in_total_bytes"]
+            (ended,) = await asyncio.gather(self._task, return_exceptions=True)
+            last = await read_state(self._session, self._url)
+            self.moved = _copied(self.moved, self._first, last) if isinstance(ended, asyncio.CancelledError) else None
         await self._session.close()
 
     async def _watch(self, moved: Moved) -> None:

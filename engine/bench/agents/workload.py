@@ -6,6 +6,7 @@ import csv
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -122,7 +123,7 @@ def read_sessions(path: Path, seed: int = 0, run: str = "0") -> tuple[AgentPlan,
     """
     try:
         rounds = list(_rounds(path))
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
     sessions: defaultdict[str, list[dict[str, float]]] = defaultdict(list)
     for session, row in rounds:
@@ -142,6 +143,8 @@ def _rounds(path: Path) -> Iterator[tuple[str, dict[str, float]]]:
                 numbers = {column: float(row[column]) for column in COLUMNS[1:]}
             except (TypeError, ValueError):
                 raise ConfigError(f"{path}, line {reader.line_num}: not all columns are numbers") from None
+            if not all(map(isfinite, numbers.values())):
+                raise ConfigError(f"{path}, line {reader.line_num}: not all columns are numbers")
             if numbers["input_len"] < 1 or numbers["output_len"] < 1 or min(numbers.values()) < 0:
                 raise ConfigError(f"{path}, line {reader.line_num}: lengths must be 1 or more, times 0 or more")
             yield row["session_id"], numbers

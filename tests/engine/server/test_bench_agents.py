@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -147,9 +151,91 @@ def test_no_server_is_one_sentence() -> None:
         ("--seeds", "1,x"),
         ("--agents", "0"),
         ("--agents", "8,x"),
+        ("--agents", "8²"),
+        ("--agents", "9" * 5000),
+        ("--tool", "exp:inf"),
+        ("--tool", "fixed:nan"),
+        ("--steady", "nan"),
+        ("--steady", "inf"),
+        ("--resident-ttft", "inf"),
     ],
 )
 def test_senseless_options_are_usage_errors(option: str, value: str, smollm2_server: Running) -> None:
     done = bench("--url", smollm2_server.url, option, value)
     assert done.returncode == 2
     assert value in done.stderr
+
+
+LIMITED = """
+import asyncio, os, sys
+from aiohttp import web
+
+left, then, event = int(sys.argv[2]), sys.argv[3], b'data: {"choices": [{"token_ids": [7]}]}\\n\\n'
+
+async def models(request):
+    return web.json_response({"data": [{"id": "m"}]})
+
+async def complete(request):
+    global left
+    await request.read()
+    left -= 1
+    if left < 0:
+        print(then, flush=True)
+        await asyncio.sleep(3600) if then == "hang" else os._exit(1)
+    return web.Response(body=event)
+
+app = web.Application()
+app.router.add_get("/v1/models", models)
+app.router.add_post("/v1/completions", complete)
+web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), print=lambda text: print("ready", flush=True))
+"""
+
+
+@contextmanager
+def limited(answered: int, then: str) -> Iterator[tuple[str, IO[str]]]:
+    """A server that answers so many requests, writes ``then``, and hangs or dies."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-c", LIMITED, str(port), str(answered), then]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == "ready\n"
+        yield f"http://127.0.0.1:{port}", server.stdout
+        server.kill()
+
+
+def test_server_that_goes_away_leaves_what_was_measured_before(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    with limited(3, "die") as (url, _):
+        done = bench(
+            "--url",
+            url,
+            "--agents",
+            "1",
+            "--seeds",
+            "1,2,3",
+            "--tool",
+            "fixed:0",
+            "--returns",
+            "1",
+            "--append",
+            str(path),
+        )
+    assert done.returncode == 3
+    assert "went away; the run with 1 agents and seed 2 does not count" in done.stderr
+    assert "turns/s" in done.stdout
+    assert [run["cell"]["seed"] for run in json.loads(path.read_text(encoding="utf-8"))["runs"]] == [1]
+
+
+def test_interrupted_bench_shows_what_was_measured_before() -> None:
+    with limited(2, "hang") as (url, words):
+        options = ["--url", url, "--agents", "1", "--seeds", "1,2", "--tool", "fixed:0", "--returns", "1", "--json"]
+        command = [sys.executable, "-m", "kvtrace.tui", "bench", "agents", *options]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert words.readline() == "hang\n"
+            process.send_signal(signal.SIGINT)
+            out, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert said.endswith("interrupted\n")
+    assert [run["cell"]["seed"] for run in json.loads(out)["runs"]] == [1]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from itertools import count
 
 import pytest
 
@@ -97,6 +99,28 @@ def test_next_agents_kv_comes_back_before_its_slot_is_free() -> None:
     simulation.run()
     assert any(event.why == "its slot will be free soon" for event in simulation.core.events.recent)
     assert max(turn.restoring_s or 0.0 for turn in simulation.turns) < 0.05
+    simulation.core.check()
+
+
+@pytest.mark.parametrize("spans_end", [True, False])
+@pytest.mark.parametrize("policy", ["auto", "swap"])
+def test_agents_that_were_cut_off_cost_the_living_nothing(policy: str, spans_end: bool) -> None:
+    """Three clients one after the other; the first two go away in the middle, and leave more than the host holds."""
+    config = replace(CONFIG, policy=PolicyMode(policy), host_blocks=10 * BLOCKS_EACH)
+    simulation = Simulation(config, H200)
+    for run_number, (agents, seconds) in enumerate(((9, 14.0), (4, 14.0), (6, 14.0))):
+        indices = count()
+
+        def place(run_name: str = str(run_number), indices: Iterator[int] = indices) -> None:
+            simulation.join(closed_loop_agent(SHAPE, tool, 1, run_name, next(indices)), place)
+
+        for _ in range(agents):
+            place()
+        simulation.run(simulation.clock.now_s + seconds)
+        simulation.cut_off(spans_end=spans_end)
+    last = [turn for turn in simulation.turns if turn.agent.startswith("2-")]
+    assert len(last) > 100
+    assert sum(turn.reprefilled_tokens or 0 for turn in last) == 0
     simulation.core.check()
 
 

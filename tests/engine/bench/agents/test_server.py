@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import socket
 from collections.abc import Awaitable, Callable, Iterator
@@ -14,19 +15,20 @@ pytest.importorskip("aiohttp")
 
 from aiohttp import web
 
-from kvtrace.engine.bench.agents.server import ServerFacts, find_model, identify, wait_for_host_tier
+from kvtrace.engine.bench.agents.server import ServerFacts, answers, find_model, identify, wait_for_host_tier
+from kvtrace.engine.bench.agents.watcher import Moved, Watcher
 
 T = TypeVar("T")
-Answers = dict[str, Iterator[dict[str, Any]]]
+Answers = dict[str, Iterator[Any]]
 
 
-def against(answers: Answers, ask: Callable[[str], Awaitable[T]]) -> T:
-    """Serve ``answers`` by path, the last one for ever, and ask."""
+def against(said: Answers, ask: Callable[[str], Awaitable[T]]) -> T:
+    """Serve ``said`` by path, the last one for ever, and ask."""
 
     async def handle(request: web.Request) -> web.Response:
-        if request.path not in answers:
+        if request.path not in said:
             raise web.HTTPNotFound
-        return web.json_response(text=json.dumps(next(answers[request.path])))
+        return web.json_response(text=json.dumps(next(said[request.path])))
 
     async def both() -> T:
         app = web.Application()
@@ -83,3 +85,32 @@ def test_model_is_the_first_that_the_server_lists() -> None:
     assert against({"/v1/models": iter([{"data": [{"id": "a"}, {"id": "b"}]}])}, find_model) == "a"
     assert against({"/v1/models": iter([{"data": []}])}, find_model) is None
     assert against({}, find_model) is None
+
+
+@pytest.mark.parametrize("state", [[], {"policy": "auto"}, {"tiers": 3}, {"tiers": {"host": {"total_bytes": "x"}}}])
+def test_server_with_a_state_of_another_kind_is_not_taken_for_ours(state: Any) -> None:
+    facts = against({"/v1/kv/state": itertools.repeat(state)}, identify)
+    assert facts == ServerFacts("other", None)
+
+
+def test_server_answers_whatever_it_says_until_it_is_gone() -> None:
+    assert against({}, answers)
+    assert not asyncio.run(answers("http://127.0.0.1:9"))
+
+
+def copied(*counters: int) -> Iterator[dict[str, Any]]:
+    tiers = {"host": {"total_bytes": 1}, "vram": {"kv_pool_bytes": 1, "kv_active_bytes": 0}}
+    for counter in counters:
+        link = {"out_total_bytes": counter, "in_total_bytes": 2 * counter}
+        yield {"policy": "auto", "device": "cpu", "tiers": tiers, "agents": [], "link": link}
+
+
+@pytest.mark.parametrize(("counters", "out"), [((10, 17), 7), ((10, 3), None)])
+def test_bytes_moved_are_unknown_where_the_server_began_anew(counters: tuple[int, int], out: int | None) -> None:
+    async def watched(url: str) -> Moved | None:
+        async with Watcher(url) as watcher:
+            pass
+        return watcher.moved
+
+    moved = against({"/v1/kv/state": copied(*counters)}, watched)
+    assert (None if moved is None else moved.out_bytes) == out

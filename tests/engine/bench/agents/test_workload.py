@@ -63,6 +63,8 @@ def test_sessions_of_a_file_keep_their_rounds_and_waits(tmp_path: Path) -> None:
         (("a,0,0,0,1,1,1", "a,0,1,0,0,1,1"), "line 3"),
         (("a,0,0,0,1,1,-1",), "line 2"),
         (("a,0,0,0,1",), "line 2"),
+        (("a,0,0,0,nan,1,1",), "line 2"),
+        (("a,0,0,0,1,1,inf",), "line 2"),
         ((), "no sessions"),
     ],
 )
