@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -162,8 +161,6 @@ def test_interrupt_in_a_slow_tool_ends_cleanly(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
-        # Tests that run in a shell's background inherit a SIGINT that is ignored.
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     ) as demo:
         assert demo.stderr is not None
         assert any("to host" in line for line in demo.stderr)

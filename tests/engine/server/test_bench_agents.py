@@ -201,8 +201,10 @@ def limited(answered: int, then: str) -> Iterator[tuple[str, IO[str]]]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         assert server.stdout.readline() == "ready\n"
-        yield f"http://127.0.0.1:{port}", server.stdout
-        server.kill()
+        try:
+            yield f"http://127.0.0.1:{port}", server.stdout
+        finally:
+            server.kill()
 
 
 def test_server_that_goes_away_leaves_what_was_measured_before(tmp_path: Path) -> None:
@@ -235,7 +237,10 @@ def test_interrupted_bench_shows_what_was_measured_before() -> None:
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             assert words.readline() == "hang\n"
             process.send_signal(signal.SIGINT)
-            out, said = process.communicate(timeout=30)
+            try:
+                out, said = process.communicate(timeout=30)
+            finally:
+                process.kill()
     assert process.returncode == 130
     assert said.endswith("interrupted\n")
     assert [run["cell"]["seed"] for run in json.loads(out)["runs"]] == [1]
