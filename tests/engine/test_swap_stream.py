@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 import pytest
 import torch
@@ -14,96 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvtrace.engine.errors import EngineStopped
-from kvtrace.engine.geometry import KVGeometry
 from kvtrace.engine.storage import Storage
-from kvtrace.engine.swap.contract import Copy, CopyDone, Direction, Fence
-from kvtrace.engine.swap.runs import conflict_free, cut, flat_runs, slot_runs
+from kvtrace.engine.swap.contract import Copy, CopyDone, Direction
 from kvtrace.engine.swap.stream import StreamMover
 from kvtrace.engine.swap.transport import StreamTransport
 
-from .swap_support import WAIT_S, Life, ThreadCompute, ThreadEvent, ThreadStream, ThreadStreams, fill_host, host_values
-
-GEOMETRY = KVGeometry(layers=1, kv_heads=1, head_dim=2, element_bytes=4)
-BLOCK = GEOMETRY.block_bytes
-BLOCKS = 24
-OUT, IN = Direction.OUT, Direction.IN
-
-
-class Bench:
-    """A storage of numbered blocks and slots, its mover, and the streams below."""
-
-    def __init__(self, streams: ThreadStreams, mover: StreamMover, storage: Storage) -> None:
-        self.streams, self.mover, self.storage = streams, mover, storage
-        self.compute = ThreadCompute(storage, streams.compute)
-        for index in range(BLOCKS):
-            storage.device_run(index).view(torch.int32).fill_(index)
-            fill_host(storage, index, 100 + index)
-
-    def device(self, block: int) -> set[int]:
-        return set(self.storage.device_run(block).view(torch.int32).tolist())
-
-    def host(self, slot: int) -> set[int]:
-        return host_values(self.storage, slot)
-
-    def until_queued(self, blocks: int) -> None:
-        """Wait until so many blocks have been given to the device."""
-        until = time.monotonic() + WAIT_S
-        while sum(map(sum, self.streams.calls)) < blocks * BLOCK:
-            assert time.monotonic() < until, "nothing is queued"
-            time.sleep(0.001)
-
-    def until_over(self, blocks: int) -> None:
-        """Wait until so many copies are over that nobody has asked for yet."""
-        until = time.monotonic() + WAIT_S
-        while sum(map(self.mover.queued, Direction)) > self.mover.in_flight() - blocks:
-            assert time.monotonic() < until, "nothing ends"
-            time.sleep(0.001)
-
-    def fence(self, copies: Sequence[int]) -> Fence:
-        """The fence of copies that are about to be on the device."""
-        until = time.monotonic() + WAIT_S
-        while (fence := self.mover.fence(copies)) is None:
-            assert time.monotonic() < until, "no fence"
-            time.sleep(0.001)
-        return fence
-
-    def drain(self) -> list[CopyDone]:
-        done: list[CopyDone] = []
-        until = time.monotonic() + WAIT_S
-        while self.mover.in_flight():
-            assert time.monotonic() < until, "copies are stuck"
-            self.mover.wait(WAIT_S)
-            done += self.mover.poll()
-        return done
-
-
-@contextmanager
-def bench(
-    streams: ThreadStreams | None = None,
-    *,
-    staged: bool = True,
-    piece_blocks: int = 4,
-    buffer_blocks: int = 2,
-    in_flight_blocks: int = 8,
-    last_blocks: int = 0,
-    chunk_bytes: int = 256,
-) -> Iterator[Bench]:
-    streams = streams or ThreadStreams()
-    storage = Storage(GEOMETRY, BLOCKS, BLOCKS, host_chunk_bytes=chunk_bytes)
-    transport = StreamTransport(
-        storage, streams, piece_bytes=piece_blocks * BLOCK, buffer_blocks=buffer_blocks, staged=staged
-    )
-    mover = StreamMover(transport, in_flight_bytes=in_flight_blocks * BLOCK, last_bytes=last_blocks * BLOCK)
-    try:
-        yield Bench(streams, mover, storage)
-    finally:
-        for stream in (streams.compute, *streams.made):
-            stream.gate.set()
-        mover.close()
-
-
-def _copies(*steps: tuple[Direction, int, int], first: int = 0) -> list[Copy]:
-    return [Copy(first + index, *step) for index, step in enumerate(steps)]
+from .swap_bench import BLOCK, BLOCKS, GEOMETRY, IN, OUT, bench, copies_of
+from .swap_support import WAIT_S, Life, ThreadEvent, ThreadStreams
 
 
 @pytest.mark.parametrize("staged", [True, False])
@@ -139,7 +53,7 @@ def test_copies_of_the_same_block_or_slot_keep_their_order(
         device, host = list(range(BLOCKS)), list(range(100, 100 + BLOCKS))
         submitted: list[Copy] = []
         for batch in batches:
-            copies = _copies(*batch, first=len(submitted))
+            copies = copies_of(*batch, first=len(submitted))
             for copy in copies:
                 if copy.direction is OUT:
                     host[copy.host_slot] = device[copy.device_block]
@@ -186,7 +100,7 @@ def test_no_end_is_told_before_the_last_byte_arrived(direction: Direction) -> No
     with bench() as it:
         for stream in it.streams.made:
             stream.gate.clear()
-        it.mover.submit(_copies((direction, 2, 5), (direction, 7, 6)))
+        it.mover.submit(copies_of((direction, 2, 5), (direction, 7, 6)))
         it.mover.wait(0.05)
         assert it.mover.poll() == []
         assert it.mover.in_flight() == 2
@@ -278,106 +192,6 @@ def test_a_batch_too_long_for_that_waits_its_turn_although_it_is_the_only_one() 
         assert len(it.drain()) == 20
 
 
-@pytest.mark.parametrize("blocks", [[3], [3, 4, 5, 6], [3, 9, 5, 20]])
-def test_compute_behind_a_fence_finds_what_was_copied_in(blocks: list[int]) -> None:
-    with bench(in_flight_blocks=BLOCKS) as it:
-        for stream in it.streams.made:
-            stream.gate.clear()
-        copies = [Copy(index, IN, block, 10 + index) for index, block in enumerate(blocks)]
-        it.mover.submit(copies)
-        it.until_queued(len(blocks))
-        fence = it.fence([copy.id for copy in copies])
-        fence.join()
-        reads = [it.compute.read(block) for block in blocks]
-        assert it.mover.poll() == []
-        for stream in it.streams.made:
-            stream.gate.set()
-        it.compute.synchronize()
-        assert [read() for read in reads] == [{110 + index} for index in range(len(blocks))]
-        assert sorted(done.copy.id for done in it.mover.poll()) == [copy.id for copy in copies]
-
-
-def test_compute_behind_a_fence_may_write_what_was_copied_out() -> None:
-    with bench(ThreadStreams(0.002, 5)) as it:
-        it.mover.submit(_copies((OUT, 3, 1), (OUT, 8, 2)))
-        it.fence([0, 1]).join()
-        it.compute.write(3, 50)
-        it.compute.write(8, 51)
-        it.drain()
-        assert [it.host(1), it.host(2)] == [{3}, {8}]
-
-
-def test_what_waits_behind_a_fence_tells_that_its_copies_are_over_though_older_ones_are_not() -> None:
-    """A scattered batch stands still in its buffer; a flat one goes past it."""
-    with bench(piece_blocks=2, chunk_bytes=1 << 20) as it:
-        it.streams.compute.gate.clear()
-        it.compute.read(0)
-        it.mover.submit(_copies((IN, 9, 1), (IN, 5, 2)))  # waits for compute
-        it.until_queued(4)  # over the link, and scattered
-        before, it.streams.compute = it.streams.compute, ThreadStream(0, 9)
-        it.mover.submit([Copy(7, IN, 12, 3)])
-        it.fence([7]).join()
-        read = ThreadCompute(it.storage, it.streams.compute).read(12)
-        reached = ThreadEvent()
-        it.streams.compute.record_event(reached)
-        reached.synchronize()
-        assert read() == {103}
-        assert [done.copy.id for done in it.mover.poll()] == [7]
-        before.gate.set()
-        it.drain()
-        before.close()
-
-
-def test_there_is_no_fence_for_a_copy_that_waits_its_turn_on_the_host() -> None:
-    with bench(piece_blocks=2, in_flight_blocks=2, staged=False) as it:
-        for stream in it.streams.made:
-            stream.gate.clear()
-        it.mover.submit([Copy(index, OUT, index, index) for index in range(8)])
-        it.until_queued(2)
-        it.mover.wait(0.02)
-        first = {0, 1}
-        assert it.mover.fence(first) is not None
-        assert it.mover.fence(range(8)) is None
-        assert it.mover.queued(OUT) == 8
-        assert it.mover.queued(IN) == 0
-        for stream in it.streams.made:
-            stream.gate.set()
-        it.drain()
-        assert it.mover.queued(OUT) == 0
-
-
-def test_there_is_no_fence_for_a_copy_that_failed_and_one_for_what_is_over_already() -> None:
-    with bench(chunk_bytes=1 << 20) as it:
-        bad = it.storage.device_run(5).data_ptr()
-
-        def fail(targets: list[torch.Tensor]) -> None:
-            if any(target.data_ptr() <= bad < target.data_ptr() + target.nbytes for target in targets):
-                raise RuntimeError("bad block")
-
-        it.streams.fail = fail
-        it.mover.submit(_copies((IN, 9, 1), (IN, 5, 2), (IN, 7, 3)))
-        it.until_over(3)
-        assert it.mover.fence([0, 1, 2]) is None
-        assert it.mover.fence([1]) is None
-        it.fence([0, 2]).join()
-        assert it.mover.fence([]) is not None
-        assert sorted(done.copy.id for done in it.mover.poll()) == [0, 1, 2]
-        assert it.mover.fence([0]) is None  # told already: whoever asks for it has not listened
-
-
-def test_a_copy_with_a_mark_does_not_wait_for_compute_after_it() -> None:
-    with bench() as it:
-        it.compute.write(3, 70)
-        mark = it.mover.mark()
-        it.compute.synchronize()
-        it.streams.compute.gate.clear()
-        it.compute.write(4, 71)
-        it.mover.submit([Copy(0, OUT, 3, 1)], mark)
-        it.drain()
-        assert it.host(1) == {70}
-        it.streams.compute.gate.set()
-
-
 def test_a_short_batch_overtakes_a_long_one_and_the_long_one_is_not_starved() -> None:
     with bench(piece_blocks=1, in_flight_blocks=1) as it:
         for stream in it.streams.made:
@@ -425,7 +239,7 @@ def test_a_failed_copy_names_its_error_and_spares_its_neighbours() -> None:
                 raise RuntimeError("bad block")
 
         it.streams.fail = fail
-        it.mover.submit(_copies((IN, 9, 1), (IN, 5, 2), (IN, 7, 3)))
+        it.mover.submit(copies_of((IN, 9, 1), (IN, 5, 2), (IN, 7, 3)))
         errors = {entry.copy.device_block: entry.error for entry in it.drain()}
         assert errors == {9: None, 5: "RuntimeError: bad block", 7: None}
         assert [it.device(block) for block in (9, 5, 7)] == [{101}, {5}, {103}]
@@ -443,7 +257,7 @@ def test_nothing_of_a_copy_whose_start_failed_half_way_comes_after_its_end_was_t
 
         it.streams.fail = fail
         scatter.gate.clear()  # the first half is about to leave its buffer
-        it.mover.submit(_copies((IN, 3, 0), (IN, 9, 1), (IN, 5, 2), (IN, 20, 3)))
+        it.mover.submit(copies_of((IN, 3, 0), (IN, 9, 1), (IN, 5, 2), (IN, 20, 3)))
         it.mover.wait(0.05)
         assert it.mover.poll() == []
         scatter.gate.set()
@@ -457,7 +271,7 @@ def test_a_device_that_fails_later_fails_the_copies_that_were_on_it() -> None:
     with bench() as it:
         for stream in it.streams.made:
             stream.gate.clear()
-        it.mover.submit(_copies((OUT, 1, 1), (OUT, 2, 2)))
+        it.mover.submit(copies_of((OUT, 1, 1), (OUT, 2, 2)))
         it.until_queued(2)
         for event in it.streams.events:
             event.broken = True
@@ -471,7 +285,7 @@ def test_a_device_that_fails_later_fails_the_copies_that_were_on_it() -> None:
 
 def test_copies_for_a_device_that_has_failed_end_with_an_error_and_nobody_waits_for_them() -> None:
     with bench() as it:
-        it.mover.submit(_copies((OUT, 1, 1)))
+        it.mover.submit(copies_of((OUT, 1, 1)))
         it.drain()
         real = it.streams.event
 
@@ -481,7 +295,7 @@ def test_copies_for_a_device_that_has_failed_end_with_an_error_and_nobody_waits_
             return event
 
         it.streams.event = broken  # type: ignore[method-assign]
-        it.mover.submit(_copies((OUT, 1, 1), (IN, 2, 2), first=10))
+        it.mover.submit(copies_of((OUT, 1, 1), (IN, 2, 2), first=10))
         assert {entry.error for entry in it.drain()} == {"RuntimeError: the device is gone"}
 
 
@@ -503,12 +317,12 @@ def test_wait_returns_at_once_when_nothing_is_in_flight() -> None:
 
 def test_close_finishes_what_was_submitted() -> None:
     with bench(ThreadStreams(0.001, 1)) as it:
-        it.mover.submit(_copies((OUT, 0, 7), (OUT, 3, 1), (IN, 5, 7), (OUT, 5, 9)))
+        it.mover.submit(copies_of((OUT, 0, 7), (OUT, 3, 1), (IN, 5, 7), (OUT, 5, 9)))
         it.mover.close()
         assert sorted(entry.copy.id for entry in it.mover.poll()) == [0, 1, 2, 3]
         assert it.host(9) == {0}
         with pytest.raises(EngineStopped, match="closed"):
-            it.mover.submit(_copies((OUT, 0, 0)))
+            it.mover.submit(copies_of((OUT, 0, 0)))
         it.mover.close()
 
 
@@ -516,50 +330,7 @@ def test_listener_is_told_after_copies_ended() -> None:
     told = threading.Event()
     storage = Storage(GEOMETRY, 2, 2)
     mover = StreamMover(StreamTransport(storage, ThreadStreams()), on_done=told.set)
-    mover.submit(_copies((OUT, 0, 0)))
+    mover.submit(copies_of((OUT, 0, 0)))
     assert told.wait(WAIT_S)
     mover.close()
     assert len(mover.poll()) == 1
-
-
-steps = st.lists(st.tuples(st.sampled_from(Direction), st.integers(0, 9), st.integers(0, 9)), max_size=30)
-
-
-@given(steps)
-def test_groups_hold_no_conflict_and_keep_the_order_of_conflicting_copies(
-    batch: list[tuple[Direction, int, int]],
-) -> None:
-    copies = _copies(*batch)
-    groups = conflict_free(copies)
-    assert sorted(copy.id for group in groups for copy in group) == [copy.id for copy in copies]
-    place = {copy.id: index for index, group in enumerate(groups) for copy in group}
-    for group in groups:
-        assert len({copy.direction for copy in group}) == 1
-        assert len({copy.device_block for copy in group}) == len({copy.host_slot for copy in group}) == len(group)
-    for index, before in enumerate(copies):
-        for after in copies[index + 1 :]:
-            if before.device_block == after.device_block or before.host_slot == after.host_slot:
-                assert place[before.id] < place[after.id]
-
-
-@given(st.permutations(range(12)), st.permutations(range(12)), st.integers(0, 12))
-def test_runs_cover_every_copy_once(blocks: list[int], slots: list[int], count: int) -> None:
-    copies = sorted(
-        (Copy(index, OUT, blocks[index], slots[index]) for index in range(count)), key=lambda c: c.host_slot
-    )
-    runs = slot_runs(copies)
-    assert [slot + k for slot, length in runs for k in range(length)] == sorted(slots[:count])
-    assert all(after > before + length for (before, length), (after, _) in itertools.pairwise(runs))
-    flat = flat_runs(copies)
-    covered = [(first.device_block + k, first.host_slot + k) for first, length in flat for k in range(length)]
-    assert covered == [(copy.device_block, copy.host_slot) for copy in copies]
-
-
-@given(st.permutations(range(40)), st.integers(0, 40), st.integers(1, 12), st.booleans())
-def test_pieces_cover_every_copy_once_in_the_order_of_slots(
-    slots: list[int], count: int, most: int, busy: bool
-) -> None:
-    pieces = cut([Copy(index, IN, index, slots[index]) for index in range(count)], most, busy=busy)
-    assert [copy.host_slot for piece in pieces for copy in piece] == sorted(slots[:count])
-    assert all(0 < len(piece) <= most for piece in pieces)
-    assert len(pieces) <= (-(-count // most) if busy else count // most + 5)
