@@ -15,6 +15,7 @@ from kvtrace.tracer.clock import SYSTEM_CLOCK, Clock
 from .batch import Runner
 from .choose import make_runner
 from .config import EngineConfig
+from .device import device_name
 from .errors import ConfigError
 from .lean_runner import Limits
 from .loop import EngineCore
@@ -81,6 +82,7 @@ def build_core(
         weights_bytes=model.weights_bytes,
         memory=MemoryWatch(model, storage),
         ready_host_blocks=lambda: storage.ready_host_blocks,
+        device_name=device_name(str(model.device)),
     )
     try:
         # Before the mover has a thread: nothing may copy while device graphs are captured.

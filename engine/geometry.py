@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+MOST_PARTS: Final = 6
+"""Groups of layers that a block may arrive in. With more of them less of a step is left once the last one is there, and each
+takes a device graph of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,21 @@ class KVGeometry:
     def block_shape(self) -> tuple[int, int, int, int, int]:
         """``(layers, 2, kv_heads, block_tokens, head_dim)``."""
         return (self.layers, 2, self.kv_heads, self.block_tokens, self.head_dim)
+
+    @property
+    def layer_bytes(self) -> int:
+        """Bytes of one layer of a block (64 KiB for Qwen3-8B in 16 bit)."""
+        return self.block_bytes // self.layers
+
+    @property
+    def parts(self) -> tuple[range, ...]:
+        """The layers in groups of about equal length, first to last.
+
+        The bytes of a group lie next to each other in every block, so a block can come one group after the other, and a
+        step can compute the first layers while the KV of the last ones is on its way.
+        """
+        count = min(MOST_PARTS, self.layers)
+        return tuple(range(*bounds) for bounds in pairwise(self.layers * part // count for part in range(count + 1)))
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks that hold ``tokens`` positions."""

@@ -63,7 +63,7 @@ class HostMemory:
         self._starts = list(accumulate(self._sizes, initial=0))  # and the end of the last one
         self._chunks: list[torch.Tensor | None] = [None] * len(self._sizes)
         self._next = self._front = 0  # the next chunk to ask for, and the first that is not there
-        self.ready_bytes = self.pinned_bytes = 0
+        self.ready_bytes = self.pinned_bytes = self.pageable_bytes = 0
         self.failed: str | None = None
         self._changed = threading.Condition()
         self._turn = threading.Lock()
@@ -105,6 +105,11 @@ class HostMemory:
             stop = min(end, start + chunk.numel())
             yield chunk[at - start : stop - start]
             at = stop
+
+    def places(self) -> list[tuple[int, int]]:
+        """Of each chunk that can be used by now: its first byte in the row, and the address of that."""
+        ready = zip(self._starts, self._chunks[: self._front], strict=False)
+        return [(start, chunk.data_ptr()) for start, chunk in ready if chunk is not None]
 
     def close(self) -> None:
         """Ask for nothing more, and wait until nobody does."""
@@ -186,8 +191,9 @@ class HostMemory:
             )
 
     def _add(self, index: int, chunk: torch.Tensor, pinned: bool) -> None:
-        # Counted as pinned before it is ready: who sees that all of it is there shall see that all of it is pinned.
+        # Counted before it is ready: who sees that all of it is there shall see that all of it is pinned, or is not.
         self.pinned_bytes += chunk.numel() if pinned else 0
+        self.pageable_bytes += chunk.numel() if self._device.type != "cpu" and not pinned else 0
         self._chunks[index] = chunk
         while self._front < len(self._chunks) and self._chunks[self._front] is not None:
             self._front += 1

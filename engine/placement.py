@@ -29,7 +29,8 @@ from .records import EventKind
 from .swap.contract import Copy, CopyDone, Direction
 
 FLUSH_COPIES: Final = 64
-"""A restore hands over its copies so many at a time: the link is busy while the rest is still being decided on."""
+"""A restore hands over so many of its copies at once: the link is busy while the rest is being decided on, which goes as
+one batch, so that as much of it as a step takes can arrive while the step computes."""
 
 _NONE: Final[frozenset[int]] = frozenset()
 
@@ -122,17 +123,16 @@ class Placement:
             self.device.busy.add(piece.device)
         return copy
 
-    def start_in(self, pieces: Seq[Piece], numbers: Seq[int], *, urgent: bool) -> list[int]:
+    def start_in(self, pieces: Seq[Piece], numbers: Seq[int], *, urgent: bool, begun: bool = False) -> list[int]:
         """Copy ``pieces``, which only the host has, into empty blocks that are referenced; the ids of the copies.
 
-        ``urgent``: a request waits for them.
+        ``urgent``: a request waits for them. ``begun``: they are the rest of what is on its way already.
         """
-        first = self._next_copy
-        for at in range(0, len(pieces), FLUSH_COPIES):
-            some = pieces[at : at + FLUSH_COPIES]
-            self._start_in(some, numbers[at : at + FLUSH_COPIES], urgent)
-            if len(some) == FLUSH_COPIES:
-                self.flush()
+        first, at_once = self._next_copy, len(pieces) if begun else FLUSH_COPIES
+        self._start_in(pieces[:at_once], numbers[:at_once], urgent)
+        if len(pieces) > at_once:
+            self.flush()
+            self._start_in(pieces[at_once:], numbers[at_once:], urgent)
         return list(range(first, self._next_copy))
 
     def leave_device(self, piece: Piece) -> None:

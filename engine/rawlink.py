@@ -5,10 +5,14 @@ from __future__ import annotations
 import random
 import threading
 import time
+from typing import cast
 
+import numpy as np
 import torch
 
 from .swap.contract import Direction
+from .swap.driver import BatchCopy
+from .swap.streams import Stream
 
 
 class RawLink:
@@ -60,6 +64,23 @@ class RawLink:
             torch._foreach_copy_(far, near, non_blocking=self.pinned)
         else:
             torch._foreach_copy_(near, far, non_blocking=self.pinned)
+        synchronize(self.device)
+        return time.perf_counter() - started
+
+    def batch_blocks(
+        self, direction: Direction, block: int, count: int, source: random.Random, batch: BatchCopy
+    ) -> float:
+        """The same by one call of the driver."""
+        near, far = (
+            np.array(source.sample(range(self.size // block), count), dtype=np.uint64) * np.uint64(block)
+            + np.uint64(row.data_ptr())
+            for row in (self.near[direction], self.far[direction])
+        )
+        sizes = np.full(count, block, dtype=np.uint64)
+        targets, sources = (far, near) if direction is Direction.OUT else (near, far)
+        synchronize(self.device)
+        started = time.perf_counter()
+        batch(cast(Stream, self._streams[direction]), targets, sources, sizes)
         synchronize(self.device)
         return time.perf_counter() - started
 

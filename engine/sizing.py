@@ -64,7 +64,10 @@ def plan_pools(
     Raises:
         ConfigError: it does not fit; the message gives need, free, who holds the rest, and what to try.
     """
-    return size_pools(model_geometry, weights_bytes, device_memory(device), kv_vram, kv_host, context_tokens, slots)
+    memory = device_memory(device)
+    return size_pools(
+        model_geometry, weights_bytes, memory, kv_vram, kv_host, context_tokens, slots, staged=_stages(device, memory)
+    )
 
 
 def size_pools(
@@ -75,8 +78,10 @@ def size_pools(
     kv_host: int | None,
     context_tokens: int,
     slots: int,
+    *,
+    staged: bool = True,
 ) -> Pools:
-    """:func:`plan_pools` on a device with this ``memory``.
+    """:func:`plan_pools` on a device with this ``memory``; ``staged``: if it is a GPU, its mover needs buffers.
 
     Raises:
         ConfigError: it does not fit.
@@ -89,13 +94,23 @@ def size_pools(
         device_bytes = _gpu_pool(memory, coming, kv_vram)
     if device_bytes < least:
         raise ConfigError(_too_small(geometry, memory, coming, kv_vram, device_bytes, context_tokens))
-    if memory.kind != "cpu":
+    if memory.kind != "cpu" and staged:
         # The mover's buffers are part of what was asked for, unless that is hardly more than they are.
         device_bytes = max(least, device_bytes - staging_bytes(geometry.block_bytes, device_bytes))
     device_blocks = device_bytes // geometry.block_bytes
     left = memory.host_available_bytes - (coming + device_bytes if memory.kind == "cpu" else 0)
     host_blocks = _host_pool(memory, left, kv_host) // geometry.block_bytes
     return Pools(device_blocks, host_blocks, device_blocks * geometry.block_bytes, host_blocks * geometry.block_bytes)
+
+
+def _stages(device: str, memory: DeviceMemory) -> bool:
+    """Whether the mover on ``device`` gathers blocks in buffers there."""
+    if memory.kind == "cpu":
+        return False
+    from .device import find_device  # torch comes with what is asked here
+    from .swap.choose import Way, choose_way
+
+    return choose_way(find_device(device)) is Way.STAGED
 
 
 def _gpu_pool(memory: DeviceMemory, coming: int, asked: int | None) -> int:

@@ -10,6 +10,7 @@ from .device import device_memory, gib
 from .errors import ConfigError
 from .geometry import KVGeometry
 from .host_memory import CHUNK_BYTES, HostMemory
+from .wording import counted
 
 
 class Storage:
@@ -53,9 +54,9 @@ class Storage:
                 host_blocks * geometry.block_bytes, self.pool.device, host_chunk_bytes, on_host_whole
             )
         except RuntimeError as error:
-            need = device_blocks * geometry.block_bytes
+            need = f"{counted(device_blocks, 'device block')} ({gib(device_blocks * geometry.block_bytes)})"
             raise ConfigError(
-                f"no memory for {device_blocks} device blocks ({gib(need)}) and {host_blocks} host blocks of "
+                f"no memory for {need} and {counted(host_blocks, 'host block')} of "
                 f"{geometry.block_bytes:,} bytes: {device_memory(str(device)).described}; give fewer blocks, or stop what "
                 f"holds the memory ({str(error).splitlines()[0]})"
             ) from error
@@ -71,6 +72,11 @@ class Storage:
     def pinned_bytes(self) -> int:
         """Host memory that is pinned by now."""
         return self._host.pinned_bytes
+
+    @property
+    def pageable_bytes(self) -> int:
+        """Host memory that should be pinned and could not be, by now."""
+        return self._host.pageable_bytes
 
     def start_pinning(self, *, gently: bool = False) -> None:
         """Let the host tier of a GPU be pinned from now on; ``gently`` once somebody waits for steps.
@@ -131,6 +137,10 @@ class Storage:
             )
         size = self.geometry.block_bytes
         yield from self._host.rows(slot * size, (slot + count) * size)
+
+    def host_places(self) -> list[tuple[int, int]]:
+        """Where the chunks of the host tier lie that are there: first byte in the row of slots, and its address."""
+        return self._host.places()
 
     def _pieces(self, block: int, slot: int, count: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Pairs of views ``(device, host)`` of the same length that cover a run."""

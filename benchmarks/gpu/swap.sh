@@ -6,5 +6,5 @@ cd "$(dirname "$0")/../.."
 results=benchmarks/results
 python3 -m kvtrace.tui bench link --json >"$results/link-$name.json"
 python3 -m kvtrace.tui bench swap --json >"$results/swap-$name.json"
-python3 -m kvtrace.tui bench swap --direct --json >"$results/swap-direct-$name.json"
+python3 -m kvtrace.tui bench swap --way staged --way single --json >"$results/swap-ways-$name.json"
 python3 benchmarks/gpu/pinning.py --json >"$results/pinning-$name.json"

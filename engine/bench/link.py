@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import torch
 
 from ..rawlink import RawLink
 from ..swap.contract import Direction
+from ..swap.driver import batch_copy
 
 SWEEP_BYTES: Final = tuple(1 << power for power in range(15, 24))  # 32 KiB … 8 MiB
 LINK_BYTES: Final = 6_900 * 147_456  # an agent of the article: 6,900 tokens of Qwen3-8B
@@ -21,13 +23,20 @@ _MOST_BLOCKS: Final = 4096  # of a sweep's row: enough to measure, and soon done
 
 @dataclass(frozen=True, slots=True)
 class SweepRow:
-    """Scattered blocks of one size, one copy each; ``…_share`` is of one copy of all bytes."""
+    """Scattered blocks of one size, one copy each; ``…_share`` is of one copy of all bytes.
+
+    ``…_batched…``: the copies were queued by one call of the driver; ``None`` where it has none.
+    """
 
     block_bytes: int
     out_bytes_per_s: float
     in_bytes_per_s: float
     out_share: float
     in_share: float
+    out_batched_bytes_per_s: float | None = None
+    in_batched_bytes_per_s: float | None = None
+    out_batched_share: float | None = None
+    in_batched_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +78,7 @@ def measure_link(
     rows = []
     for block in (block for block in sweep if block <= link.size):
         on_phase(f"blocks of {block // 1024} KiB")
-        out_rate, in_rate = (_block_rate(link, way, block, max(2, repeats // 3), source) for way in Direction)
-        rows.append(SweepRow(block, out_rate, in_rate, out_rate * out_s / link.size, in_rate * in_s / link.size))
+        rows.append(_sweep_row(link, block, max(2, repeats // 3), source, (out_s / link.size, in_s / link.size)))
     both = 2 * link.size / both_s
     return LinkResult(
         copied_bytes=link.size,
@@ -83,10 +91,25 @@ def measure_link(
     )
 
 
-def _block_rate(link: RawLink, way: Direction, block: int, repeats: int, source: random.Random) -> float:
-    """Bytes a second of scattered blocks."""
-    count = min(link.size // block, _MOST_BLOCKS)
-    return count * block / repeat(repeats, lambda: link.copy_blocks(way, block, count, source))
+def _sweep_row(link: RawLink, block: int, repeats: int, source: random.Random, whole: tuple[float, float]) -> SweepRow:
+    """Both ways, queued one by one and by one call; ``whole``: seconds a byte of one copy of all, out and in."""
+    count, batch = min(link.size // block, _MOST_BLOCKS), batch_copy(link.device)
+
+    def rates(copy: Callable[[Direction], float]) -> list[float]:
+        return [count * block / repeat(repeats, partial(copy, way)) for way in Direction]
+
+    single = rates(lambda way: link.copy_blocks(way, block, count, source))
+    row = SweepRow(block, *single, *(rate * least for rate, least in zip(single, whole, strict=True)))
+    if batch is None:
+        return row
+    out_rate, in_rate = rates(lambda way: link.batch_blocks(way, block, count, source, batch))
+    return replace(
+        row,
+        out_batched_bytes_per_s=out_rate,
+        in_batched_bytes_per_s=in_rate,
+        out_batched_share=out_rate * whole[0],
+        in_batched_share=in_rate * whole[1],
+    )
 
 
 def repeat(times: int, call: Callable[[], float]) -> float:

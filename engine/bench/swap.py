@@ -17,7 +17,7 @@ from ..errors import EngineError
 from ..geometry import KVGeometry
 from ..rawlink import RawLink, synchronize
 from ..storage import Storage
-from ..swap.choose import make_mover
+from ..swap.choose import Way, choose_way, make_mover
 from ..swap.contract import Copy, CopyDone, Direction, Mover
 from ..swap.limits import staging_bytes
 
@@ -45,12 +45,13 @@ class SwapRow:
 
 @dataclass(frozen=True, slots=True)
 class SwapResult:
-    """One geometry. ``both_ratio``: both ways at once over one way.
+    """One geometry, moved one ``way``, by name. ``both_ratio``: both ways at once over one way.
 
     ``device_configured_bytes`` is what the pool and the mover's buffers may take together, as ``--kv-vram`` of the server.
     """
 
     geometry: str
+    way: str
     block_bytes: int
     blocks: int
     moved_bytes: int
@@ -64,13 +65,13 @@ class SwapResult:
 
 @dataclass(frozen=True, slots=True)
 class SwapShape:
-    """What moves, and out of what. ``staged`` as in :func:`~kvtrace.engine.swap.choose.make_mover`."""
+    """What moves, and out of what. ``way`` as in :func:`~kvtrace.engine.swap.choose.make_mover`."""
 
     tokens: int = 6_900
     pool_tokens: int = 55_000
     host_tokens: int = 30_000
     repeats: int = 15
-    staged: bool = True
+    way: Way = Way.AUTO
     seed: int = 0
 
 
@@ -93,14 +94,16 @@ class _Bench:
     def __init__(self, geometry: KVGeometry, shape: SwapShape, device: torch.device) -> None:
         self.count = geometry.blocks_for(shape.tokens)
         self.configured = geometry.blocks_for(shape.pool_tokens) * geometry.block_bytes
-        left = self.configured - (staging_bytes(geometry.block_bytes, self.configured) if device.type == "cuda" else 0)
+        self.way = _way(device, shape.way)
+        buffers = staging_bytes(geometry.block_bytes, self.configured) if self.way is Way.STAGED else 0
+        left = self.configured - buffers
         device_blocks = max(left // geometry.block_bytes, 2 * self.count)
         host_blocks = max(geometry.blocks_for(shape.host_tokens), 3 * self.count)
         _refuse_too_large(device, device_blocks * geometry.block_bytes, host_blocks * geometry.block_bytes)
         self.device = device
         before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
         self.storage = Storage(geometry, device_blocks, host_blocks, device=device, dtype=torch.bfloat16)
-        self.mover: Mover = make_mover(self.storage, staged=shape.staged)
+        self.mover: Mover = make_mover(self.storage, way=self.way)
         self.device_peak = torch.cuda.memory_allocated(device) - before if device.type == "cuda" else None
         self.storage.wait_ready()
         self.words = self.storage.device_bytes.view(torch.int64).view(device_blocks, -1)
@@ -140,7 +143,7 @@ class _Bench:
         ended = time.perf_counter()
         failed = [one.error for one in done if one.error is not None]
         if failed:
-            raise EngineError(f"{len(failed)} copies failed, the first with: {failed[0]}")
+            raise EngineError(f"{len(failed)} of {len(done)} copies failed, the first with: {failed[0]}")
         return ended - started, submitted - started
 
     def check(self) -> None:
@@ -177,10 +180,10 @@ def measure_swap(
         on_phase: told in a few words what is being done.
 
     Raises:
-        EngineError: the memory cannot be had, or bytes came back changed.
+        EngineError: the device has no such way, the memory cannot be had, or bytes came back changed.
     """
     geometry = GEOMETRIES[name]
-    on_phase(f"{name}: filling the pools")
+    on_phase(f"{name}, {shape.way}: filling the pools")
     bench = _Bench(geometry, shape, device)
     try:
         on_phase(f"{name}: comparing every byte of a round trip")
@@ -193,6 +196,7 @@ def measure_swap(
     by_case = {row.case: row.bytes_per_s for row in rows}
     return SwapResult(
         geometry=name,
+        way=bench.way,
         block_bytes=geometry.block_bytes,
         blocks=bench.count,
         moved_bytes=raw.size,
@@ -203,6 +207,13 @@ def measure_swap(
         device_configured_bytes=bench.configured,
         device_peak_bytes=bench.device_peak,
     )
+
+
+def _way(device: torch.device, way: Way) -> Way:
+    try:
+        return choose_way(device, way)
+    except ValueError as error:
+        raise EngineError(f"{error}: give another --way") from error
 
 
 def _measure(bench: _Bench, raw: RawLink, repeats: int) -> list[SwapRow]:

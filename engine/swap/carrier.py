@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from .contract import Copy, Direction, Fence
+from .limits import Bounds
 
 
 class Ticket(Protocol):
-    """A piece of work that was queued on the device."""
+    """Copies that were queued on the device, or what they bring of one group of layers."""
+
+    @property
+    def size(self) -> int:
+        """Their bytes."""
+        ...
 
     def done(self) -> bool:
-        """Whether it is over; never blocks."""
+        """Whether they are over; never blocks."""
         ...
 
     def wait(self) -> None:
-        """Block the calling thread, and no other, until it is over."""
+        """Block the calling thread, and no other, until they are over."""
         ...
 
     def seconds(self) -> float:
-        """How long the device took, once it is over."""
+        """How long the device took from the first byte of the piece to the last of these, once they are over."""
         ...
 
 
 class Transport(Protocol):
-    """Queues copies on the device. ``mark`` is called by whoever submits, ``start`` by one thread a direction."""
+    """Queues copies on the device. ``mark`` is called by whoever submits, ``start`` by one thread a direction.
+
+    ``parts``: how many groups of layers a block can come in, one after the other; 1 where it only comes whole.
+    """
 
     block_bytes: int
+    parts: int
+    bounds: Mapping[Direction, Bounds]
 
     def mark(self) -> object:
         """This point of the compute submitted so far: copies started with it begin after it."""
@@ -37,19 +48,24 @@ class Transport(Protocol):
         """Whether compute has come past ``mark``; never blocks."""
         ...
 
-    def plan(self, direction: Direction, copies: Sequence[Copy], *, busy: bool) -> list[list[Copy]]:
+    def plan(self, direction: Direction, copies: Sequence[Copy], *, busy: bool) -> list[Sequence[Copy]]:
         """Cut copies of distinct blocks and slots into pieces, each started by one call; any order.
 
         ``busy``: the link has something to do meanwhile.
         """
         ...
 
-    def start(self, direction: Direction, piece: Sequence[Copy], after: object | None) -> Ticket:
-        """Queue one piece on the device; returns without waiting for it. Without ``after`` it may begin at once."""
+    def start(
+        self, direction: Direction, piece: Sequence[Copy], after: object | None, *, in_parts: bool = False
+    ) -> Sequence[Ticket]:
+        """Queue one piece on the device; returns without waiting for it. Without ``after`` it may begin at once.
+
+        One ticket; ``in_parts``: one for each group of layers, in their order, and the copies are over with the last.
+        """
         ...
 
     def fence(self, tickets: Sequence[Ticket]) -> Fence:
-        """What compute can wait for on the device until all of ``tickets``, of :meth:`start`, are over."""
+        """What compute can wait for on the device until ``tickets``, of :meth:`start` and in its order, are over."""
         ...
 
     def close(self) -> None:

@@ -48,8 +48,12 @@ class CopyDone(NamedTuple):
 class Fence(Protocol):
     """Copies that are on the device, so that compute can wait for them there."""
 
-    def join(self) -> None:
-        """Let what the calling thread submits to its device from now on begin after the copies; never blocks."""
+    def join(self, part: int | None = None) -> None:
+        """Let what the calling thread submits to its device from now on begin after the copies; never blocks.
+
+        With ``part``, only after what they bring of that group of layers (:attr:`~kvtrace.engine.geometry.KVGeometry.parts`)
+        and of those before it, so that a step can begin while the rest is on its way.
+        """
         ...
 
 
@@ -85,7 +89,11 @@ class Mover(Protocol):
         ...
 
     def wait(self, timeout_s: float) -> None:
-        """Block until a copy has ended that :meth:`poll` has not returned yet, none is in flight, or the time is up."""
+        """Block until a copy has ended that :meth:`poll` has not returned yet, none is in flight, or the time is up.
+
+        It also returns, once, when the last of the copies in of one :meth:`submit` has come to be on the device: there may
+        be a :meth:`fence` for them now.
+        """
         ...
 
     def in_flight(self) -> int:

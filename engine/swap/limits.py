@@ -2,11 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
-PIECE_BYTES: Final = 32 << 20
-"""Copies queued by one call, and reported done together: a call and the changes of thread that go with its end take a few
-tenths of a millisecond, which is what 16 MB take over a link of 55 GB/s."""
+from .contract import Direction
+
+
+class Bounds(NamedTuple):
+    """One direction's bounds, in bytes.
+
+    ``piece``: queued by one call at most, and reported done together. ``in_flight``: on the device, from which on no further
+    piece is queued: enough to keep the link busy while a thread wakes, little enough that a copy submitted now starts
+    soon, and far from the thousand queued copies that slow every launch. ``last``: as much may be there as the rest of a
+    batch behind which no other waits: once its last copy is on the device, a step can be launched that waits for it there.
+    ``parted``: a rest of more than this crosses in parts, where the transport knows how. ``alone``: as much is in flight,
+    if that is more, of a batch behind which no other waits.
+    """
+
+    piece: int
+    in_flight: int
+    last: int
+    parted: int = 0
+    alone: int = 0
+
+
+STAGED: Final[Mapping[Direction, Bounds]] = dict.fromkeys(Direction, Bounds(32 << 20, 64 << 20, 128 << 20))
+"""A call and the changes of thread that go with its end take a few tenths of a millisecond, which is what 16 MB take over a
+link of 55 GB/s. Planning and launching a step takes as long as 128 MB."""
+
+BATCHED: Final[Mapping[Direction, Bounds]] = {
+    # Two pieces, or the link stands still between them; nobody waits behind the copies out but a tool's last block.
+    Direction.OUT: Bounds(32 << 20, 64 << 20, 64 << 20),
+    # The last of a restore crosses in parts while the step computes that needs them: 384 MB take about as long as that, and
+    # 128 MB as long as queueing them and launching the step. A shorter rest is there whole before that step could begin.
+    Direction.IN: Bounds(32 << 20, 64 << 20, (128 + 512) << 20, parted=192 << 20, alone=128 << 20),
+}
+
+GROUP_BYTES: Final = 256 << 10
+"""Least of a block that crosses by itself: each copy costs the driver a microsecond."""
+
+CALL_COPIES: Final = 64
+"""Copies of one call of the driver at most, but for parts, before which the link is busy: it begins when the call returns."""
 
 BUFFER_BYTES: Final = 32 << 20
 """What is gathered at a time at most, and the size of each buffer for it. 16 MB moved an agent up to 2 % slower."""
@@ -19,16 +55,6 @@ BUFFERS: Final = 2
 
 FLAT_BYTES: Final = 8 << 20
 """From this length on a copy reaches the link's full rate by itself, so that staging could not make it faster."""
-
-IN_FLIGHT_BYTES: Final = 64 << 20
-"""Bytes on the device each way from which on no further piece is queued: enough to keep the link busy while a thread
-wakes, little enough that a copy submitted now starts within two milliseconds, and far from the thousand queued copies that
-slow every launch."""
-
-
-LAST_BYTES: Final = 128 << 20
-"""As much of a batch may be there where no other waits behind it: once its last copy is on the device a step can be launched
-that waits for it there, and planning and launching a step take about as long as this does."""
 
 
 def buffer_blocks(block_bytes: int, pool_bytes: int) -> int:

@@ -42,14 +42,14 @@ def conflict_free(copies: Sequence[Copy]) -> list[list[Copy]]:
     return groups
 
 
-def cut(copies: Iterable[Copy], most: int, *, busy: bool = False) -> list[list[Copy]]:
-    """Sort copies by host slot and cut them into pieces of at most ``most``.
+def cut(copies: Sequence[Copy], most: int, *, busy: bool = False, by_slot: bool = True) -> list[Sequence[Copy]]:
+    """Sort copies by host slot, unless order does not matter, and cut them into pieces of at most ``most``.
 
     Where there are several, the first ones are shorter, so that the link has something to do while the next is prepared,
     and the last one, so that little is left to report when the last byte has arrived; unless the link is ``busy`` with
     what came before: then they are as few as can be, and about equally long.
     """
-    ordered = sorted(copies, key=attrgetter("host_slot"))
+    ordered = sorted(copies, key=attrgetter("host_slot")) if by_slot else copies
     if len(ordered) <= most:
         return [ordered] if ordered else []
     if busy:
@@ -57,7 +57,7 @@ def cut(copies: Iterable[Copy], most: int, *, busy: bool = False) -> list[list[C
         ends = [len(ordered) * index // count for index in range(count + 1)]
         return [ordered[start:end] for start, end in pairwise(ends)]
     size = last = max(1, most // 4)
-    pieces: list[list[Copy]] = []
+    pieces: list[Sequence[Copy]] = []
     at, end = 0, len(ordered) - last
     while at < end:
         pieces.append(ordered[at : min(at + size, end)])

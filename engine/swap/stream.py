@@ -1,6 +1,6 @@
 """A mover for devices that copy by themselves: it queues copies on the device and learns when they are over.
 
-Torch-free: what touches the device stands behind :class:`.carrier.Transport` (:mod:`.transport` is the one for GPUs).
+Torch-free: what touches the device stands behind :class:`.carrier.Transport` (:mod:`.transport` and its two heirs are for GPUs).
 """
 
 from __future__ import annotations
@@ -10,49 +10,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 from ..errors import EngineStopped
 from .carrier import Ticket, Transport
 from .contract import Copy, CopyDone, Direction, Fence
-from .limits import IN_FLIGHT_BYTES, LAST_BYTES, PIECE_BYTES
-from .runs import conflict_free, share
+from .lanes import Batch, Flight, Lane, in_batches
+from .runs import share
 
 _LOOK_S: Final = 0.0003  # how often a lane looks whether compute has come to what waits for it
 _FAIR: Final = 4  # every so many pieces the oldest batch goes first, however short the others are
-
-
-@dataclass(slots=True, eq=False)
-class _Batch:
-    """Copies submitted together, one direction, distinct blocks and slots. ``pieces`` is set by the lane's thread."""
-
-    direction: Direction
-    copies: Sequence[Copy]
-    after: object | None  # none any more once compute has come past it
-    blocks: set[int]
-    slots: set[int]
-    left: int  # copies not yet on the device
-    pieces: deque[list[Copy]] | None = None
-
-
-@dataclass(slots=True, eq=False)
-class _Flight:
-    piece: list[Copy]
-    ticket: Ticket
-    after: object | None  # what it was made to wait for
-
-
-@dataclass(slots=True)
-class _Lane:
-    """One direction: what waits, shortest first, and what is on the device, oldest first."""
-
-    wake: threading.Condition
-    queue: list[_Batch] = field(default_factory=list)
-    flights: deque[_Flight] = field(default_factory=deque)
-    blocks: int = 0  # on the device
-    turns: int = 0
-    idle: bool = False  # its thread waits to be woken
 
 
 class StreamMover:
@@ -68,14 +36,14 @@ class StreamMover:
       on the host, and with it everything submitted later, until that copy's end was seen.
 
     The caller's thread only marks and appends. Sorting, planning, launching and waiting happen in the lanes' threads; no
-    more than about ``in_flight_bytes`` each way are on the device, so that a short batch overtakes a long one soon.
+    more than the transport's bounds say is on the device, so that a short batch overtakes a long one soon. The rest of a
+    batch in behind which no other waits goes there as one piece and crosses in parts, where the transport knows how.
 
     Args:
         transport: queues the copies; closed with the mover.
-        on_done: called in a lane's thread after copies ended, so that a sleeping loop can wake.
+        on_done: called in a lane's thread after copies ended, and after the last of a batch in has come to be on the
+            device, so that a sleeping loop can wake.
         now_ns: monotonic nanoseconds.
-        in_flight_bytes: bytes on the device each way from which on no further piece is queued.
-        last_bytes: how much may be there where it is the rest of the only batch.
     """
 
     def __init__(
@@ -83,25 +51,23 @@ class StreamMover:
         transport: Transport,
         on_done: Callable[[], None] | None = None,
         now_ns: Callable[[], int] = time.monotonic_ns,
-        in_flight_bytes: int = IN_FLIGHT_BYTES,
-        last_bytes: int = LAST_BYTES,
     ) -> None:
         self._transport = transport
         self._on_done = on_done
         self._now_ns = now_ns
-        self._most_blocks = max(1, in_flight_bytes // transport.block_bytes)
-        self._last_blocks = last_bytes // transport.block_bytes
-        self._short_blocks = PIECE_BYTES // transport.block_bytes
         # One lock; whoever waits for one thing is not woken by another, which would cost the step's thread its turn.
         self._lock = threading.Lock()
         self._ended = threading.Condition(self._lock)
-        self._lanes = {direction: _Lane(threading.Condition(self._lock)) for direction in Direction}
+        self._lanes = {
+            direction: Lane(threading.Condition(self._lock), transport.bounds[direction]) for direction in Direction
+        }
         self._inbox: deque[tuple[Sequence[Copy], object]] = deque()
         self._routing = threading.Lock()
-        self._held: deque[_Batch] = deque()
+        self._held: deque[Batch] = deque()
         self._busy_blocks: set[int] = set()
         self._busy_slots: set[int] = set()
         self._done: list[CopyDone] = []
+        self._arriving = False  # a batch in is on the device as a whole, and nobody has been told
         self._in_flight = 0
         self._closed = False
         self._threads = [
@@ -150,7 +116,8 @@ class StreamMover:
         with self._lock:
             if len(copy_ids) > len(self._done) + sum(lane.blocks for lane in self._lanes.values()):
                 return None  # most often: an agent has hundreds, and this is asked in every step
-            missing, tickets = set(copy_ids), []
+            missing = set(copy_ids)
+            tickets: list[Ticket] = []
             for done in self._done if missing else ():
                 if done.copy.id in missing:
                     if done.error is not None:
@@ -159,7 +126,7 @@ class StreamMover:
             for flight in (one for lane in self._lanes.values() for one in lane.flights):
                 if not missing.isdisjoint(ids := [copy.id for copy in flight.piece]):
                     missing.difference_update(ids)
-                    tickets.append(flight.ticket)
+                    tickets += flight.tickets
             return None if missing else self._transport.fence(tickets)
 
     def queued(self, direction: Direction) -> int:
@@ -171,9 +138,13 @@ class StreamMover:
             return lane.blocks + waiting + unsorted
 
     def wait(self, timeout_s: float) -> None:
-        """Block until a copy has ended that :meth:`poll` has not returned yet, none is in flight, or the time is up."""
+        """Block until a copy has ended that :meth:`poll` has not returned yet, none is in flight, or the time is up.
+
+        It returns once as well when the last of a batch in has come to be on the device.
+        """
         with self._lock:
-            self._ended.wait_for(lambda: self._done or not self._in_flight, timeout_s)
+            self._ended.wait_for(lambda: self._done or self._arriving or not self._in_flight, timeout_s)
+            self._arriving = False
 
     def in_flight(self) -> int:
         """Copies submitted and not yet returned by :meth:`poll`."""
@@ -205,12 +176,14 @@ class StreamMover:
             if waiting:
                 self._route()
             with self._lock:
-                batch = self._next_batch(lane)
-                flight = lane.flights[0] if lane.flights else None
+                batch, in_parts = self._next_batch(lane)
             if batch is not None:
-                self._launch(lane, direction, self._take_piece(lane, batch), batch.after)
-            elif flight is not None:
-                self._await(lane, flight)
+                piece = self._take_piece(lane, batch, whole=in_parts)
+                self._launch(lane, direction, piece, batch.after, in_parts=in_parts)
+                if direction is Direction.IN and not batch.left:
+                    self._announce()
+            elif not self._note_ends(lane):
+                self._await(lane)
 
     def _over(self) -> bool:
         lanes = self._lanes.values()
@@ -224,31 +197,38 @@ class StreamMover:
                     if not self._inbox:
                         return
                     copies, after = self._inbox[0]
-                batches = _batches(copies, after)
+                batches = in_batches(copies, after)
                 with self._lock:
                     self._inbox.popleft()
                     self._held.extend(batches)
                     self._release()
 
-    def _next_batch(self, lane: _Lane) -> _Batch | None:
-        """Whose turn it is; ``None`` where nobody waits or the device has enough to do.
+    def _next_batch(self, lane: Lane) -> tuple[Batch | None, bool]:
+        """Whose turn it is, and whether all its rest goes in parts; nobody's where none waits or the device has enough to do.
 
         A batch whose compute is over goes before one that would let the link wait for it, and one that is soon done before
         longer ones. Those keep their order: of two agents that come back, the first is there when the second is half there.
         """
         if not lane.queue:
-            return None
-        if lane.blocks >= self._most_blocks:
-            rest = lane.queue[0].left if len(lane.queue) == 1 else self._last_blocks
-            if lane.blocks + rest > self._last_blocks:
-                return None
-        lane.turns += 1
+            return None, False
+        bounds, size = lane.bounds, self._transport.block_bytes
         ready = [batch for batch in lane.queue if self._computed(batch)]
+        # What waits for compute does not keep the link busy, and holds nobody up who need not.
+        flying = sum(flight.left() for flight in lane.flights if not ready or self._computed(flight))
+        alone = lane.queue[0] if len(lane.queue) == 1 else None
+        rest = alone is not None and flying + alone.left * size <= bounds.last
+        if flying >= (bounds.in_flight if alone is None else max(bounds.in_flight, bounds.alone)) and not rest:
+            return None, False
+        if alone is not None:
+            # Not before the link is busy: all of a long rest takes a while to queue.
+            divisible = alone.direction is Direction.IN and self._transport.parts > 1 and flying > 0
+            return alone, rest and divisible and alone.left * size > bounds.parted
+        lane.turns += 1
         if not ready or lane.turns % _FAIR == 0:
-            return (ready or lane.queue)[0]
-        return min(ready, key=lambda batch: min(batch.left, self._short_blocks))
+            return (ready or lane.queue)[0], False
+        return min(ready, key=lambda batch: min(batch.left * size, bounds.piece)), False
 
-    def _computed(self, work: _Batch | _Flight) -> bool:
+    def _computed(self, work: Batch | Flight) -> bool:
         """Whether the compute is over that ``work`` comes after. Once it is, nothing is made to wait for it any more."""
         try:
             if work.after is not None and self._transport.reached(work.after):
@@ -257,12 +237,18 @@ class StreamMover:
             return True
         return work.after is None
 
-    def _take_piece(self, lane: _Lane, batch: _Batch) -> list[Copy]:
-        """The batch's next piece; it leaves the queue with its last one. Planned here, where nobody waits for the lock."""
+    def _take_piece(self, lane: Lane, batch: Batch, *, whole: bool) -> Sequence[Copy]:
+        """The batch's next piece, or all its rest; it leaves the queue with its last one.
+
+        Planned here, where nobody waits for the lock.
+        """
         if batch.pieces is None:
             busy = bool(lane.flights)
             batch.pieces = deque(self._transport.plan(batch.direction, batch.copies, busy=busy))
         piece = batch.pieces.popleft()
+        if whole:
+            piece = [*piece, *chain.from_iterable(batch.pieces)]
+            batch.pieces.clear()
         batch.left -= len(piece)
         with self._lock:
             if not batch.pieces:
@@ -270,10 +256,12 @@ class StreamMover:
             lane.blocks += len(piece)
         return piece
 
-    def _launch(self, lane: _Lane, direction: Direction, piece: list[Copy], after: object | None) -> None:
+    def _launch(
+        self, lane: Lane, direction: Direction, piece: Sequence[Copy], after: object | None, *, in_parts: bool = False
+    ) -> None:
         """Queue a piece on the device; where that fails, its copies one by one, to tell the bad from their neighbours."""
         try:
-            flight = _Flight(piece, self._transport.start(direction, piece, after), after)
+            tickets = self._transport.start(direction, piece, after, in_parts=in_parts)
         except Exception as error:
             if len(piece) > 1:
                 for copy in piece:
@@ -282,22 +270,37 @@ class StreamMover:
             self._end(lane, [CopyDone(piece[0], self._now_ns(), self._now_ns(), f"{type(error).__name__}: {error}")])
             return
         with self._lock:
-            lane.flights.append(flight)
+            lane.flights.append(Flight(piece, deque(tickets), after))
 
-    def _await(self, lane: _Lane, flight: _Flight) -> None:
-        """Wait for the oldest flight without the lock, then note every flight that is over."""
-        if not self._computed(flight):
-            with self._lock:  # that may take a whole step, and others may come that need not wait for it
-                lane.wake.wait(_LOOK_S)
-            return
-        with suppress(Exception):  # asked again below, where the flight is taken off the books
-            flight.ticket.wait()
+    def _announce(self) -> None:
+        """All of a batch in is on the device: whoever sleeps until it may be waited for there is woken."""
         with self._lock:
-            told = self._reap(lane) or bool(self._done)
-        if told and self._on_done is not None:
+            self._arriving = True
+            self._ended.notify_all()
+        if self._on_done is not None:
             self._on_done()
 
-    def _end(self, lane: _Lane, done: list[CopyDone]) -> None:
+    def _await(self, lane: Lane) -> None:
+        """Wait without the lock until something is over that does not wait for compute."""
+        with self._lock:
+            going = next((flight for flight in lane.flights if self._computed(flight)), None)
+            if going is None:  # it may take a whole step, and others may come that need not wait for it
+                if lane.flights:
+                    lane.wake.wait(_LOOK_S)
+                return
+            ticket = going.tickets[0]
+        with suppress(Exception):  # asked again below, where the flight is taken off the books
+            ticket.wait()
+
+    def _note_ends(self, lane: Lane) -> bool:
+        """Note what is over, once there is nothing to launch: the link is busy while the books are kept."""
+        with self._lock:
+            found = self._reap(lane)
+        if found and self._on_done is not None:
+            self._on_done()
+        return found
+
+    def _end(self, lane: Lane, done: list[CopyDone]) -> None:
         with self._lock:
             self._note(lane, done)
         if self._on_done is not None:
@@ -305,24 +308,31 @@ class StreamMover:
 
     # With the lock held
 
-    def _reap(self, lane: _Lane) -> bool:
-        """Note the ends of the lane's flights that are over; one need not wait for an older one of another stream."""
+    def _reap(self, lane: Lane) -> bool:
+        """Note the ends of the lane's copies that are over; they need not wait for older ones of another stream."""
         found = False
         for flight in tuple(lane.flights):
-            try:
-                if not flight.ticket.done():
-                    continue
-                ended = self._now_ns()
-                done = share(flight.piece, ended - int(flight.ticket.seconds() * 1e9), ended)
-            except Exception as error:
-                now = self._now_ns()
-                done = [CopyDone(copy, now, now, f"{type(error).__name__}: {error}") for copy in flight.piece]
-            lane.flights.remove(flight)
-            self._note(lane, done)
-            found = True
+            done = self._ends(flight)
+            if done:
+                lane.flights.remove(flight)
+                self._note(lane, done)
+                found = True
         return found
 
-    def _note(self, lane: _Lane, done: list[CopyDone]) -> None:
+    def _ends(self, flight: Flight) -> list[CopyDone]:
+        """Take the tickets off that are over; with the last one the copies are. If one failed, they all have."""
+        try:
+            while flight.tickets[0].done():
+                ticket = flight.tickets.popleft()
+                if not flight.tickets:
+                    ended = self._now_ns()
+                    return share(flight.piece, ended - int(ticket.seconds() * 1e9), ended)
+        except Exception as error:
+            now = self._now_ns()
+            return [CopyDone(copy, now, now, f"{type(error).__name__}: {error}") for copy in flight.piece]
+        return []
+
+    def _note(self, lane: Lane, done: list[CopyDone]) -> None:
         lane.blocks -= len(done)
         self._done += done
         _, _, blocks, slots = zip(*(one.copy for one in done), strict=True)
@@ -348,23 +358,3 @@ class StreamMover:
             self._lanes[batch.direction].queue.append(batch)
             self._lanes[batch.direction].wake.notify()
             self._held.popleft()
-
-
-def _batches(copies: Sequence[Copy], after: object) -> list[_Batch]:
-    """Batches of one direction and without conflict, in an order that keeps the order of conflicting copies."""
-    _, directions, blocks, slots = zip(*copies, strict=True)
-    count = len(copies)
-    if directions.count(directions[0]) == len(set(blocks)) == len(set(slots)) == count:
-        # What the engine submits, but for the odd step that moves blocks both ways.
-        return [_Batch(directions[0], copies, after, set(blocks), set(slots), count)]
-    return [
-        _Batch(
-            group[0].direction,
-            group,
-            after,
-            {copy.device_block for copy in group},
-            {copy.host_slot for copy in group},
-            len(group),
-        )
-        for group in conflict_free(copies)
-    ]

@@ -1,8 +1,8 @@
-"""Queues copies between a device pool and pinned host memory on side streams; small blocks by way of a staging buffer."""
+"""Queues copies between a device pool and host memory on side streams, one after the other; what every transport shares."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
@@ -10,20 +10,26 @@ from typing import cast
 import torch
 
 from ..storage import Storage
-from . import limits
 from .carrier import Ticket
 from .contract import Copy, Direction
-from .limits import BUFFERS, FLAT_BYTES, PIECE_BYTES
-from .runs import cut, flat_runs, slot_runs
+from .limits import STAGED, Bounds
+from .runs import cut, flat_runs
 from .streams import Event, Stream, Streams, TorchStreams
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceTicket:
-    """A piece on the device, between two events."""
+    """Copies on the device, between two events, the second one of ``stream``.
 
+    ``part``: the first group of layers that they bring, where it is not all of them. ``kept`` lives as long as the copies may need it.
+    """
+
+    stream: Stream
     started: Event
     ended: Event
+    size: int
+    part: int | None = None
+    kept: object = None
 
     def done(self) -> bool:
         """Whether the device has come past the end."""
@@ -40,90 +46,62 @@ class DeviceTicket:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFence:
-    """Copies that compute waits for."""
+    """Copies that compute waits for; ``tickets`` of one stream are in the order of that stream."""
 
     streams: Streams
-    ends: list[Event]
+    tickets: Sequence[DeviceTicket]
 
-    def join(self) -> None:
-        """Let the calling thread's compute stream wait for the ends of the copies."""
+    def join(self, part: int | None = None) -> None:
+        """Let the calling thread's compute stream wait for the ends of the copies, as far as they bring ``part``."""
+        last: dict[Stream, Event] = {}  # of a stream, whoever has waited for the last has waited for all
+        for ticket in self.tickets:
+            if part is None or ticket.part is None or ticket.part <= part:
+                last[ticket.stream] = ticket.ended
         compute = self.streams.current()
-        for end in self.ends:
+        for end in last.values():
             compute.wait_event(end)
 
 
-@dataclass(slots=True)
-class _Buffer:
-    """Device memory that blocks pass through: ``full`` is when they are all in it, ``free`` when its last user is done."""
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One direction's streams: ``link`` for copies that may go at once, ``behind`` for those that wait for compute.
 
-    words: torch.Tensor
-    blocks: list[torch.Tensor]
-    full: Event
-    free: Event
-
-
-@dataclass(slots=True)
-class _Way:
-    """One direction's streams: ``link`` for copies over the link, ``spread`` for the kernels that gather or scatter.
-
-    Those kernels go before those of compute: they are short, and the link waits for them.
+    What waits would keep everything on its stream waiting that was queued later.
     """
 
     link: Stream
-    spread: Stream
-    buffers: list[_Buffer]
-    turn: int = 0
-
-    def next_buffer(self) -> _Buffer:
-        self.turn += 1
-        return self.buffers[self.turn % len(self.buffers)]
+    behind: Stream
 
 
 class StreamTransport:
-    """Copies of :class:`~kvtrace.engine.storage.Storage` on a GPU's own copy engines.
+    """Copies of :class:`~kvtrace.engine.storage.Storage` on a GPU's own copy engines, each queued by itself.
 
-    A piece whose host slots follow each other while its device blocks do not is *staged*: one kernel gathers the blocks
-    into a buffer on the device, from where they cross the link as one copy (and the other way round). Alone, 360 KiB
-    reach three quarters of the link's rate, and even 2.4 MB lose 5 % to the gaps between copies. What is contiguous on
-    both sides anyway, or scattered on both, is copied directly. All copies are flat and one-dimensional.
-
-    Two buffers each way take turns, so that the link never waits for a kernel. A copy out is gathered after the mark of
-    the compute that wrote it; a staged copy in crosses the link at once, and only its scattering waits for the mark.
+    Blocks that follow each other on both sides are one copy. All copies are flat and one-dimensional.
 
     Args:
         storage: both tiers.
         streams: the device's streams.
-        piece_bytes: what one call queues at most.
-        buffer_blocks: size of each of the four buffers; by default after that of the pool.
-        staged: ``False`` copies everything directly, to measure what staging brings.
+        bounds: how much goes to the device at once.
     """
 
+    parts = 1
+    _by_slot = True
+
     def __init__(
-        self,
-        storage: Storage,
-        streams: Streams | None = None,
-        *,
-        piece_bytes: int = PIECE_BYTES,
-        buffer_blocks: int | None = None,
-        staged: bool = True,
+        self, storage: Storage, streams: Streams | None = None, bounds: Mapping[Direction, Bounds] = STAGED
     ) -> None:
         self._storage = storage
         self._streams = streams or TorchStreams(storage.pool.device)
+        self.bounds = bounds
         self.block_bytes = storage.geometry.block_bytes
-        self._piece_blocks = max(1, piece_bytes // self.block_bytes)
-        pool_bytes = storage.device_bytes.numel()
-        self._buffer_blocks = buffer_blocks or limits.buffer_blocks(self.block_bytes, pool_bytes)
         # Eight bytes at a time: a kernel that copies single bytes does not reach the memory's rate.
         self._pool = storage.device_bytes.view(torch.int64)
         self._block_words = self.block_bytes // self._pool.element_size()
         # Views by block and by slot, since making one takes longer than a small block takes over the link.
         self._blocks = list(self._pool.view(storage.device_blocks, -1))
         self._slots: dict[int, list[torch.Tensor]] = {}
-        self._staged = staged and self._buffer_blocks > 1
-        self._ways = {
-            direction: _Way(self._streams.stream(), self._streams.stream(first=True), self._make_buffers())
-            for direction in Direction
-        }
+        self._ways = {direction: self._make_way() for direction in Direction}
+        self._last: dict[Stream, Event] = {}
 
     def mark(self) -> Event:
         """This point of the calling thread's compute stream."""
@@ -136,128 +114,91 @@ class StreamTransport:
         event: Event = mark  # type: ignore[assignment]  # what mark() gave
         return event.query()
 
-    def plan(self, direction: Direction, copies: Sequence[Copy], *, busy: bool) -> list[list[Copy]]:
-        """Cut copies of distinct blocks and slots into pieces, in the order of their host slots."""
-        return cut(copies, self._piece_blocks, busy=busy)
+    def plan(self, direction: Direction, copies: Sequence[Copy], *, busy: bool) -> list[Sequence[Copy]]:
+        """Cut copies of distinct blocks and slots into pieces, in the order of their host slots where that helps."""
+        most = max(1, self.bounds[direction].piece // self.block_bytes)
+        return cut(copies, most, busy=busy, by_slot=self._by_slot)
 
-    def start(self, direction: Direction, piece: Sequence[Copy], after: object | None) -> DeviceTicket:
+    def start(
+        self, direction: Direction, piece: Sequence[Copy], after: object | None, *, in_parts: bool = False
+    ) -> Sequence[DeviceTicket]:
         """Queue one piece, in the order of its slots as :meth:`plan` cuts them; returns without waiting for it."""
         mark: Event | None = after  # type: ignore[assignment]  # what mark() gave
-        ticket = DeviceTicket(self._streams.event(timed=True), self._streams.event(timed=True))
-        way = self._ways[direction]
         try:
-            if not self._worth_staging(piece):
-                self._direct(way.link, direction, piece, mark, ticket)
-            elif direction is Direction.OUT:
-                self._stage_out(way, piece, mark, ticket)
-            else:
-                self._stage_in(way, piece, mark, ticket)
+            return self._start(direction, piece, mark, in_parts=in_parts)
         except Exception:
-            self._drain(way)
+            self._drain(direction)
             raise
-        return ticket
 
     def fence(self, tickets: Sequence[Ticket]) -> DeviceFence:
         """The ends of ``tickets``, which :meth:`start` gave."""
-        return DeviceFence(self._streams, [cast(DeviceTicket, ticket).ended for ticket in tickets])
+        return DeviceFence(self._streams, [cast(DeviceTicket, ticket) for ticket in tickets])
 
     def close(self) -> None:
-        """Free the buffers and end the storage's pinning; nothing is in flight any more."""
+        """Forget the streams and end the storage's pinning; nothing is in flight any more."""
         self._ways.clear()
+        self._last.clear()
         self._blocks.clear()
         self._slots.clear()
         self._streams.close()
         self._storage.close()
 
-    def _make_buffers(self) -> list[_Buffer]:
-        buffers = []
-        for _ in range(BUFFERS if self._staged else 0):
-            blocks = torch.empty((self._buffer_blocks, self._block_words), dtype=torch.int64, device=self._pool.device)
-            buffers.append(_Buffer(blocks.view(-1), list(blocks), self._streams.event(), self._streams.event()))
-        return buffers
+    def _make_way(self) -> Way:
+        return Way(self._streams.stream(), self._streams.stream())
 
-    def _worth_staging(self, piece: Sequence[Copy]) -> bool:
-        """Whether the piece has fewer runs of slots than contiguous stretches, and those are short."""
-        if not self._staged or len(piece) == 1:
-            return False
-        if piece[-1].host_slot - piece[0].host_slot == len(piece) - 1:  # one run: told without a look at each copy
-            start = piece[0].device_block
-            return [copy.device_block for copy in piece] != list(range(start, start + len(piece)))
-        flat = len(flat_runs(piece))
-        return len(slot_runs(piece)) < flat and len(piece) * self.block_bytes < FLAT_BYTES * flat
+    def _stream(self, direction: Direction, mark: Event | None) -> Stream:
+        """The stream for copies that come after ``mark``; what is queued there from now on does."""
+        way = self._ways[direction]
+        if mark is None:
+            return way.link
+        way.behind.wait_event(mark)
+        return way.behind
 
-    def _direct(
-        self, link: Stream, direction: Direction, piece: Sequence[Copy], mark: Event | None, ticket: DeviceTicket
-    ) -> None:
+    def _start(
+        self, direction: Direction, piece: Sequence[Copy], mark: Event | None, *, in_parts: bool
+    ) -> Sequence[DeviceTicket]:
+        return [self._one_by_one(direction, piece, mark)]
+
+    def _one_by_one(self, direction: Direction, piece: Sequence[Copy], mark: Event | None) -> DeviceTicket:
         near: list[torch.Tensor] = []
         far: list[torch.Tensor] = []
         for first, count in flat_runs(piece):
             host = self._host(first.host_slot, count)
             at = first.device_block * self._block_words
             row = self._blocks[first.device_block] if count == 1 else self._pool[at : at + count * self._block_words]
-            near += _split_like(row, host)
+            near += split_like(row, host)
             far += host
-        _wait_for(link, mark)
-        link.record_event(ticket.started)
-        self._cross(link, direction, near, far)
-        link.record_event(ticket.ended)
+        stream = self._stream(direction, mark)
+        started = self._begin(stream, mark)
+        self._cross(stream, direction, near, far)
+        return DeviceTicket(stream, started, self._end(stream), len(piece) * self.block_bytes)
 
-    def _stage_out(self, way: _Way, piece: Sequence[Copy], mark: Event | None, ticket: DeviceTicket) -> None:
-        _wait_for(way.spread, mark)
-        for at in range(0, len(piece), self._buffer_blocks):
-            part, buffer = piece[at : at + self._buffer_blocks], way.next_buffer()
-            way.spread.wait_event(buffer.free)
-            self._streams.copy(
-                way.spread, buffer.blocks[: len(part)], [self._blocks[copy.device_block] for copy in part]
-            )
-            way.spread.record_event(buffer.full)
-            way.link.wait_event(buffer.full)
-            if not at:
-                way.link.record_event(ticket.started)
-            self._cross(way.link, Direction.OUT, *self._buffer_and_host(buffer, part))
-            self._emptied(way.link, buffer, ticket, last=at + len(part) == len(piece))
+    def _begin(self, stream: Stream, mark: Event | None) -> Event:
+        """Where the time of what is queued next begins: at the end of what the link is busy with, or here.
 
-    def _stage_in(self, way: _Way, piece: Sequence[Copy], mark: Event | None, ticket: DeviceTicket) -> None:
-        for at in range(0, len(piece), self._buffer_blocks):
-            part, buffer = piece[at : at + self._buffer_blocks], way.next_buffer()
-            way.link.wait_event(buffer.free)
-            if not at:
-                way.link.record_event(ticket.started)
-            self._cross(way.link, Direction.IN, *self._buffer_and_host(buffer, part))
-            way.link.record_event(buffer.full)
-            way.spread.wait_event(buffer.full)
-            if not at:
-                _wait_for(way.spread, mark)
-            self._streams.copy(
-                way.spread, [self._blocks[copy.device_block] for copy in part], buffer.blocks[: len(part)]
-            )
-            self._emptied(way.spread, buffer, ticket, last=at + len(part) == len(piece))
+        One event between two pieces, for each is a gap on the link.
+        """
+        last = self._last.get(stream) if mark is None else None
+        if last is not None and not last.query():
+            return last
+        started = self._streams.event(timed=True)
+        stream.record_event(started)
+        return started
 
-    def _drain(self, way: _Way) -> None:
+    def _end(self, stream: Stream) -> Event:
+        """The end of what has been queued."""
+        ended = self._last[stream] = self._streams.event(timed=True)
+        stream.record_event(ended)
+        return ended
+
+    def _drain(self, direction: Direction) -> None:
         """Wait for what was queued of a piece that failed half way: it must not come after its blocks are told to be free."""
-        for stream in (way.link, way.spread):
+        way = self._ways[direction]
+        for stream in (way.link, way.behind):
             with suppress(Exception):  # a device that has failed does nothing any more
                 end = self._streams.event()
                 stream.record_event(end)
                 end.synchronize()
-
-    def _emptied(self, stream: Stream, buffer: _Buffer, ticket: DeviceTicket, *, last: bool) -> None:
-        """Note where a part of the piece has left its buffer; for the last one that is the end of the piece as well."""
-        buffer.free = ticket.ended if last else self._streams.event()
-        stream.record_event(buffer.free)
-
-    def _buffer_and_host(self, buffer: _Buffer, part: Sequence[Copy]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Stretches of the buffer and the host memory they belong to, one pair for each run of slots."""
-        near: list[torch.Tensor] = []
-        far: list[torch.Tensor] = []
-        at = 0
-        for slot, count in slot_runs(part):
-            host = self._host(slot, count)
-            size = count * self._block_words
-            near += _split_like(buffer.words[at : at + size], host)
-            far += host
-            at += size
-        return near, far
 
     def _cross(self, link: Stream, direction: Direction, near: list[torch.Tensor], far: list[torch.Tensor]) -> None:
         if direction is Direction.OUT:
@@ -275,12 +216,7 @@ class StreamTransport:
         return host
 
 
-def _wait_for(stream: Stream, mark: Event | None) -> None:
-    if mark is not None:
-        stream.wait_event(mark)
-
-
-def _split_like(row: torch.Tensor, host: list[torch.Tensor]) -> list[torch.Tensor]:
+def split_like(row: torch.Tensor, host: list[torch.Tensor]) -> list[torch.Tensor]:
     """``row`` in pieces as long as those of ``host``."""
     if len(host) == 1:
         return [row]

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 
 from kvtrace.engine.geometry import KVGeometry
 from kvtrace.engine.storage import Storage
+from kvtrace.engine.swap.choose import Way
 from kvtrace.engine.swap.contract import Copy, CopyDone, Direction, Fence
+from kvtrace.engine.swap.limits import Bounds
 from kvtrace.engine.swap.stream import StreamMover
-from kvtrace.engine.swap.transport import StreamTransport
 
-from .swap_support import WAIT_S, ThreadCompute, ThreadStreams, fill_host, host_values
+from .swap_support import WAIT_S, ThreadCompute, ThreadStreams, fill_host, host_values, make_transport
 
-GEOMETRY = KVGeometry(layers=1, kv_heads=1, head_dim=2, element_bytes=4)
+GEOMETRY = KVGeometry(layers=4, kv_heads=1, head_dim=2, element_bytes=4)  # four groups of one layer
 BLOCK = GEOMETRY.block_bytes
 BLOCKS = 24
 OUT, IN = Direction.OUT, Direction.IN
+WAYS = (Way.BATCHED, Way.STAGED, Way.SINGLE)
 
 
 class Bench:
@@ -74,19 +76,21 @@ class Bench:
 def bench(
     streams: ThreadStreams | None = None,
     *,
-    staged: bool = True,
+    way: Way = Way.STAGED,
     piece_blocks: int = 4,
     buffer_blocks: int = 2,
     in_flight_blocks: int = 8,
     last_blocks: int = 0,
-    chunk_bytes: int = 256,
+    alone_blocks: int = 0,
+    chunk_bytes: int = 640,  # ends inside of layers
+    on_done: Callable[[], None] | None = None,
+    group_bytes: int = 1,
 ) -> Iterator[Bench]:
     streams = streams or ThreadStreams()
     storage = Storage(GEOMETRY, BLOCKS, BLOCKS, host_chunk_bytes=chunk_bytes)
-    transport = StreamTransport(
-        storage, streams, piece_bytes=piece_blocks * BLOCK, buffer_blocks=buffer_blocks, staged=staged
-    )
-    mover = StreamMover(transport, in_flight_bytes=in_flight_blocks * BLOCK, last_bytes=last_blocks * BLOCK)
+    piece, alone = piece_blocks * BLOCK, alone_blocks * BLOCK
+    bounds = Bounds(piece, in_flight_blocks * BLOCK, last_blocks * BLOCK, parted=piece, alone=alone)
+    mover = StreamMover(make_transport(way, storage, streams, bounds, buffer_blocks, group_bytes), on_done)
     try:
         yield Bench(streams, mover, storage)
     finally:

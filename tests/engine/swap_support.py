@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import queue
 import random
 import threading
@@ -14,7 +15,13 @@ from typing import Any, Protocol
 import torch
 
 from kvtrace.engine.storage import Storage
+from kvtrace.engine.swap.batched import BatchedTransport
+from kvtrace.engine.swap.choose import Way
 from kvtrace.engine.swap.contract import Copy, CopyDone, Direction, Mover
+from kvtrace.engine.swap.driver import Addresses
+from kvtrace.engine.swap.limits import Bounds
+from kvtrace.engine.swap.staged import StagedTransport
+from kvtrace.engine.swap.transport import StreamTransport
 
 WAIT_S = 30.0  # far beyond what anything here takes
 
@@ -90,13 +97,15 @@ class ThreadStreams:
     """A device's streams as :mod:`kvtrace.engine.swap.streams` describes them, with slow copies of CPU tensors.
 
     A copy poisons its target, lets time pass, and then moves the bytes: whoever comes too early sees poison, or
-    has its own bytes overwritten. ``calls`` remembers the sizes of what was copied by each; ``fail`` may raise for one.
+    has its own bytes overwritten. ``calls`` remembers the sizes of what was copied by each; ``fail`` may raise for one, and
+    ``before`` queue something before one.
     """
 
     delay_s: float = 0.0
     seed: int = 0
     calls: list[list[int]] = field(default_factory=list)
     fail: Callable[[list[torch.Tensor]], None] = lambda targets: None
+    before: Callable[[ThreadStream], None] = lambda stream: None
 
     def __post_init__(self) -> None:
         self.compute = ThreadStream(self.delay_s, self.seed)
@@ -130,13 +139,37 @@ class ThreadStreams:
             for target, source in zip(targets, sources, strict=True):
                 target.copy_(source)
 
+        self.before(stream)
         stream.put(work)
+
+    def batch(self, stream: Any, targets: Addresses, sources: Addresses, sizes: Addresses) -> None:
+        """As the driver's call, by address; ``fail`` sees where in memory the targets lie."""
+        rows = [
+            [_bytes_at(*place) for place in zip(at.tolist(), sizes.tolist(), strict=True)] for at in (targets, sources)
+        ]
+        self.copy(stream, *rows)
 
     def close(self) -> None:
         for stream in (self.compute, *self.made):
             with suppress(AttributeError):
                 stream.gate.set()
             stream.close()
+
+
+def _bytes_at(address: int, size: int) -> torch.Tensor:
+    return torch.frombuffer((ctypes.c_uint8 * size).from_address(address), dtype=torch.uint8)
+
+
+def make_transport(
+    way: Way, storage: Storage, streams: ThreadStreams, bounds: Bounds, buffer_blocks: int, group_bytes: int = 1
+) -> StreamTransport:
+    """One of each kind, over streams that are threads."""
+    both = dict.fromkeys(Direction, bounds)
+    if way is Way.BATCHED:
+        return BatchedTransport(storage, streams.batch, streams, both, group_bytes)
+    if way is Way.STAGED:
+        return StagedTransport(storage, streams, both, buffer_blocks=buffer_blocks)
+    return StreamTransport(storage, streams, both)
 
 
 class Compute(Protocol):

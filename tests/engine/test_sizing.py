@@ -67,6 +67,11 @@ def test_a_card_gives_what_is_free_less_the_margin_and_the_weights_to_come() -> 
     assert 30 * GIB - QWEN.block_bytes < pools.host_bytes <= 30 * GIB
 
 
+def test_a_mover_without_buffers_leaves_their_share_to_the_pool() -> None:
+    pools = size_pools(QWEN, 8 * GIB, CARD, None, None, 8192, 8, staged=False)
+    assert 6 * GIB - QWEN.block_bytes < pools.device_bytes <= 6 * GIB
+
+
 def test_loaded_weights_are_not_subtracted_twice() -> None:
     loaded = replace(CARD, free_bytes=7 * GIB, own_bytes=8 * GIB)
     before = size_pools(QWEN, 8 * GIB, CARD, None, None, 8192, 8)

@@ -19,18 +19,20 @@ from kvtrace.engine.config import EngineConfig, PolicyMode
 from kvtrace.engine.loop import EngineCore
 from kvtrace.engine.sequence import SequenceStatus
 from kvtrace.engine.storage import Storage
-from kvtrace.engine.swap.contract import Direction
+from kvtrace.engine.swap.choose import Way
+from kvtrace.engine.swap.contract import Direction, Fence
+from kvtrace.engine.swap.limits import Bounds
 from kvtrace.engine.swap.stream import StreamMover
-from kvtrace.engine.swap.transport import StreamTransport
 
 from .lists import mix, next_token
 from .support import BLOCK, GEOMETRY, INFO, World, check_answer, park_and_evict
-from .swap_support import WAIT_S, ThreadEvent, ThreadStreams
+from .swap_support import WAIT_S, ThreadEvent, ThreadStreams, make_transport
 from .test_interleavings import STOPS, work
 
 SIZE = GEOMETRY.block_bytes
 POISON = -1  # what a copy under way leaves, as 64 bits
 DELAY_S = 0.0006
+WAYS = (Way.BATCHED, Way.STAGED, Way.SINGLE)
 
 
 class Launch:
@@ -42,6 +44,9 @@ class Launch:
         self._over = ThreadEvent()
         runner.streams.compute.put(self._carry_out)
         runner.streams.compute.record_event(self._over)
+
+    def done(self) -> bool:
+        return self._over.query()
 
     def tokens(self) -> dict[int, int]:
         if any(chunk.sample for chunk in self._chunks):  # else there is nothing to wait for
@@ -78,7 +83,9 @@ class StreamRunner:
         self.missing: list[str] = []
         self._last: Launch | None = None
 
-    def launch(self, chunks: Seq[Chunk]) -> Launch:
+    def launch(self, chunks: Seq[Chunk], arrivals: Seq[Fence] = ()) -> Launch:
+        for fence in arrivals:
+            fence.join()
         self._last = Launch(self, chunks, self._last)
         return self._last
 
@@ -96,6 +103,7 @@ class StreamWorld(World):
     stop_ids: tuple[int, ...] = STOPS
     most: int = 0
     broken: float = 0.0
+    way: Way | None = None
 
     def __post_init__(self) -> None:
         draw = random.Random(self.seed)
@@ -104,15 +112,11 @@ class StreamWorld(World):
         self.streams = ThreadStreams(DELAY_S, self.seed)
         self.streams.fail = self._break
         self._luck = random.Random(self.seed)
-        transport = StreamTransport(
-            storage,
-            self.streams,
-            piece_bytes=draw.choice([2, 4, 9]) * SIZE,
-            buffer_blocks=draw.choice([2, 3, 8]),
-            staged=draw.random() < 0.8,
-        )
         few, many = (self.most or draw.choice([3, 8, 40])) * SIZE, draw.choice([0, 20, 60]) * SIZE
-        self.own = StreamMover(transport, in_flight_bytes=few, last_bytes=many)
+        piece = draw.choice([2, 4, 9]) * SIZE
+        bounds = Bounds(piece, few, many, parted=piece)
+        way = self.way or draw.choice(WAYS)
+        self.own = StreamMover(make_transport(way, storage, self.streams, bounds, draw.choice([2, 3, 8])))
         self.computing = StreamRunner(storage, self.streams)
         config = EngineConfig(
             device_blocks=self.device_blocks,
@@ -144,13 +148,14 @@ def test_copies_beside_steps_change_no_answer(policy: PolicyMode, seed: int) -> 
         world.own.close()
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_step_is_launched_behind_copies_that_have_not_begun(seed: int) -> None:
-    world = StreamWorld(PolicyMode.SWAP, seed=seed, pipelined=True, most=40)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_step_is_launched_behind_copies_that_have_not_begun(way: Way) -> None:
+    world = StreamWorld(PolicyMode.SWAP, pipelined=True, most=40, way=way)
     try:
         context = park_and_evict(world, "a")
-        link = world.streams.made[2]
-        link.gate.clear()
+        inwards = world.streams.made[2:4]
+        for stream in inwards:
+            stream.gate.clear()
         request = world.submit("a", [*context, 1, 2, 3], max_tokens=6)
         until = time.monotonic() + WAIT_S
         while request.status is not SequenceStatus.RUNNING:
@@ -158,7 +163,8 @@ def test_a_step_is_launched_behind_copies_that_have_not_begun(seed: int) -> None
             world.step()
         assert request.in_flight
         assert len(request.waits) == world.own.queued(Direction.IN) > 0
-        link.gate.set()
+        for stream in inwards:
+            stream.gate.set()
         world.run()
         check_answer(request)
         assert world.computing.missing == []

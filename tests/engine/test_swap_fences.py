@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 import torch
 
+from kvtrace.engine.swap.choose import Way
 from kvtrace.engine.swap.contract import Copy
 
-from .swap_bench import BLOCKS, IN, OUT, bench, copies_of
-from .swap_support import ThreadCompute, ThreadEvent, ThreadStream, ThreadStreams
+from .swap_bench import BLOCKS, IN, OUT, WAYS, bench, copies_of
+from .swap_support import WAIT_S, ThreadCompute, ThreadEvent, ThreadStream, ThreadStreams
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("blocks", [[3], [3, 4, 5, 6], [3, 9, 5, 20]])
-def test_compute_behind_a_fence_finds_what_was_copied_in(blocks: list[int]) -> None:
-    with bench(in_flight_blocks=BLOCKS) as it:
+def test_compute_behind_a_fence_finds_what_was_copied_in(blocks: list[int], way: Way) -> None:
+    with bench(in_flight_blocks=BLOCKS, way=way, last_blocks=BLOCKS) as it:
         for stream in it.streams.made:
             stream.gate.clear()
         copies = [Copy(index, IN, block, 10 + index) for index, block in enumerate(blocks)]
@@ -62,7 +67,7 @@ def test_what_waits_behind_a_fence_tells_that_its_copies_are_over_though_older_o
 
 
 def test_there_is_no_fence_for_a_copy_that_waits_its_turn_on_the_host() -> None:
-    with bench(piece_blocks=2, in_flight_blocks=2, staged=False) as it:
+    with bench(piece_blocks=2, in_flight_blocks=2, way=Way.SINGLE) as it:
         for stream in it.streams.made:
             stream.gate.clear()
         it.mover.submit([Copy(index, OUT, index, index) for index in range(8)])
@@ -109,3 +114,23 @@ def test_a_copy_with_a_mark_does_not_wait_for_compute_after_it() -> None:
         it.drain()
         assert it.host(1) == {70}
         it.streams.compute.gate.set()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_who_waits_is_woken_when_the_last_of_a_batch_in_is_on_the_device_and_not_again(way: Way) -> None:
+    told = threading.Event()
+    with bench(way=way, piece_blocks=2, last_blocks=BLOCKS, on_done=told.set) as it:
+        for stream in it.streams.made:
+            stream.gate.clear()
+        copies = [Copy(index, IN, 2 * index, index) for index in range(6)]
+        it.mover.submit(copies)
+        it.mover.wait(WAIT_S)
+        assert it.mover.poll() == []
+        assert it.mover.fence([copy.id for copy in copies]) is not None
+        assert told.wait(WAIT_S)
+        started = time.monotonic()
+        it.mover.wait(0.02)
+        assert time.monotonic() - started > 0.01
+        for stream in it.streams.made:
+            stream.gate.set()
+        assert len(it.drain()) == 6

@@ -18,8 +18,12 @@ from kvtrace.engine.graphs import Capturer
 from kvtrace.engine.host_memory import HostMemory
 from kvtrace.engine.sizing import plan_pools
 from kvtrace.engine.storage import Storage
+from kvtrace.engine.swap.batched import BatchedTransport
+from kvtrace.engine.swap.choose import Way, choose_way
 from kvtrace.engine.swap.contract import Copy, Direction
-from kvtrace.engine.swap.limits import staging_bytes
+from kvtrace.engine.swap.driver import Addresses, batch_copy
+from kvtrace.engine.swap.limits import BATCHED, staging_bytes
+from kvtrace.engine.swap.staged import StagedTransport
 from kvtrace.engine.swap.stream import StreamMover
 from kvtrace.engine.swap.streams import Stream, TorchStreams
 from kvtrace.engine.swap.transport import StreamTransport
@@ -31,6 +35,8 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 QWEN3_8B = KVGeometry(layers=36, kv_heads=8, head_dim=128, element_bytes=2)
 SMOLLM2 = KVGeometry(layers=30, kv_heads=3, head_dim=64, element_bytes=2)
 TINY = KVGeometry(layers=1, kv_heads=1, head_dim=8, element_bytes=2)
+ODD = KVGeometry(layers=7, kv_heads=1, head_dim=1, element_bytes=2)  # layers of 64 bytes, blocks of 448
+WAYS = [Way.BATCHED, Way.STAGED, Way.SINGLE]
 OUT, IN = Direction.OUT, Direction.IN
 
 
@@ -43,10 +49,19 @@ class SleepyStreams(TorchStreams):
         self._cycles = cycles
 
     def copy(self, stream: Stream, targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
+        self._doze(stream)
+        super().copy(stream, targets, sources)
+
+    def batch(self, stream: Stream, targets: Addresses, sources: Addresses, sizes: Addresses) -> None:
+        self._doze(stream)
+        batch = batch_copy(self._device)
+        assert batch is not None
+        batch(stream, targets, sources, sizes)
+
+    def _doze(self, stream: Stream) -> None:
         if self._cycles and self._random.random() < 0.5:
             torch.cuda.set_stream(stream)  # type: ignore[arg-type]
             torch.cuda._sleep(self._random.randrange(self._cycles))  # type: ignore[no-untyped-call]
-        super().copy(stream, targets, sources)
 
 
 class TorchCompute:
@@ -85,17 +100,35 @@ def _tier(
     *,
     seed: int = 0,
     cycles: int = 0,
-    staged: bool = True,
+    way: Way = Way.STAGED,
     buffer_blocks: int | None = 6,
+    piece_blocks: int | None = None,
 ) -> Iterator[tuple[Storage, StreamMover]]:
     storage = Storage(geometry, blocks, slots, device="cuda", dtype=torch.bfloat16)
     storage.wait_ready(120)
     streams = SleepyStreams(storage.pool.device, seed, cycles)
-    mover = StreamMover(StreamTransport(storage, streams, buffer_blocks=buffer_blocks, staged=staged))
+    transport: StreamTransport
+    if way is Way.BATCHED:
+        _skip_without_batches(storage.pool.device)
+        bounds = dict(BATCHED)
+        if piece_blocks is not None:
+            piece = piece_blocks * geometry.block_bytes
+            bounds[IN] = bounds[IN]._replace(piece=piece, parted=piece)
+        transport = BatchedTransport(storage, streams.batch, streams, bounds, group_bytes=1)
+    elif way is Way.STAGED:
+        transport = StagedTransport(storage, streams, buffer_blocks=buffer_blocks)
+    else:
+        transport = StreamTransport(storage, streams)
+    mover = StreamMover(transport)
     try:
         yield storage, mover
     finally:
         mover.close()
+
+
+def _skip_without_batches(device: torch.device) -> None:
+    if batch_copy(device) is None:
+        pytest.skip("the driver has no call for many copies at once")
 
 
 def _run(mover: StreamMover, copies: list[Copy]) -> None:
@@ -105,22 +138,24 @@ def _run(mover: StreamMover, copies: list[Copy]) -> None:
         assert [done.error for done in mover.poll() if done.error] == []
 
 
-@pytest.mark.parametrize("staged", [True, False])
-@pytest.mark.parametrize(("geometry", "rounds"), [(QWEN3_8B, 300), (SMOLLM2, 500), (TINY, 500)])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("geometry", "rounds"), [(QWEN3_8B, 300), (SMOLLM2, 500), (TINY, 500), (ODD, 500)])
 @pytest.mark.parametrize("cycles", [0, 300_000])
-def test_blocks_survive_any_interleaving(geometry: KVGeometry, rounds: int, cycles: int, staged: bool) -> None:
+def test_blocks_survive_any_interleaving(geometry: KVGeometry, rounds: int, cycles: int, way: Way) -> None:
     for seed in range(2):
-        with _tier(geometry, 40, 60, seed=seed, cycles=cycles, staged=staged) as (storage, mover):
+        # Pieces of one block, so that as many batches as can be come in parts.
+        with _tier(geometry, 40, 60, seed=seed, cycles=cycles, way=way, piece_blocks=1) as (storage, mover):
             life = Life(storage, mover, TorchCompute(storage, seed, cycles), seed)
             life.live(rounds)
             life.check()
             assert life.done > rounds / 4
 
 
-@pytest.mark.parametrize("geometry", [QWEN3_8B, SMOLLM2, TINY])
-def test_bytes_are_the_same_after_a_thousand_round_trips(geometry: KVGeometry) -> None:
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("geometry", [QWEN3_8B, SMOLLM2, TINY, ODD])
+def test_bytes_are_the_same_after_a_thousand_round_trips(geometry: KVGeometry, way: Way) -> None:
     source = random.Random(7)
-    with _tier(geometry, 100, 150) as (storage, mover):
+    with _tier(geometry, 100, 150, way=way) as (storage, mover):
         words = storage.device_bytes.view(torch.int64).view(100, -1)
         words.random_(-(2**62), 2**62)
         for trip in range(20):
@@ -192,9 +227,10 @@ def test_host_memory_of_either_kind_keeps_every_byte_and_is_given_back(
     assert registered_rows == []
 
 
-def test_copies_end_while_compute_goes_on() -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_copies_end_while_compute_goes_on(way: Way) -> None:
     """Nothing on the way waits for the whole device."""
-    with _tier(QWEN3_8B, 40, 40) as (storage, mover):
+    with _tier(QWEN3_8B, 40, 40, way=way) as (storage, mover):
         mover.submit([Copy(index, OUT, 39 - index, index) for index in range(40)])
         after = torch.cuda.Event()  # type: ignore[no-untyped-call]
         torch.cuda._sleep(2_000_000_000)  # type: ignore[no-untyped-call]
@@ -207,8 +243,9 @@ def test_copies_end_while_compute_goes_on() -> None:
         assert storage.ready_host_blocks == 40
 
 
-def test_compute_behind_a_fence_finds_what_was_copied_in_and_the_host_has_not_waited() -> None:
-    with _tier(QWEN3_8B, 60, 60, cycles=0) as (storage, mover):
+@pytest.mark.parametrize("way", WAYS)
+def test_compute_behind_a_fence_finds_what_was_copied_in_and_the_host_has_not_waited(way: Way) -> None:
+    with _tier(QWEN3_8B, 60, 60, cycles=0, way=way) as (storage, mover):
         words = storage.device_bytes.view(torch.int64).view(60, -1)
         words.copy_(torch.arange(60, device="cuda")[:, None].expand_as(words))
         _run(mover, [Copy(index, OUT, 59 - index, index) for index in range(20)])
@@ -231,8 +268,40 @@ def test_compute_behind_a_fence_finds_what_was_copied_in_and_the_host_has_not_wa
         assert bool((seen == seen[:, :1]).all())
 
 
-def test_a_copy_with_a_mark_does_not_wait_for_what_came_after_it() -> None:
-    with _tier(QWEN3_8B, 40, 40) as (storage, mover):
+@pytest.mark.parametrize("geometry", [QWEN3_8B, SMOLLM2, ODD])
+@pytest.mark.parametrize("cycles", [0, 2_000_000])
+def test_compute_finds_a_group_of_layers_while_the_later_ones_are_on_their_way(
+    geometry: KVGeometry, cycles: int
+) -> None:
+    source, count = random.Random(11), 60
+    with _tier(geometry, 2 * count, count, way=Way.BATCHED, cycles=cycles, piece_blocks=8) as (storage, mover):
+        words = storage.device_bytes.view(torch.int64).view(2 * count, geometry.layers, -1)
+        for trip in range(8):
+            words.random_(-(2**62), 2**62)
+            blocks, slots = source.sample(range(2 * count), 2 * count), source.sample(range(count), count)
+            there, back = blocks[:count], blocks[count:]
+            before = words[there].clone()
+            first = 1000 * trip
+            _run(mover, [Copy(first + i, OUT, b, s) for i, (b, s) in enumerate(zip(there, slots, strict=True))])
+            words.fill_(-1)
+            places = torch.tensor(back, device="cuda")
+            torch.cuda.synchronize()
+            ids = [first + 500 + i for i in range(count)]
+            mover.submit([Copy(*copy) for copy in zip(ids, [IN] * count, back, slots, strict=True)])
+            while (fence := mover.fence(ids)) is None:
+                pass
+            seen = []
+            for part, layers in enumerate(geometry.parts):
+                fence.join(part)
+                seen.append(words[places, layers.start : layers.stop])
+            torch.cuda.synchronize()
+            assert torch.equal(torch.cat(seen, 1), before)
+            assert sorted(done.copy.id for done in mover.poll()) == ids
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_copy_with_a_mark_does_not_wait_for_what_came_after_it(way: Way) -> None:
+    with _tier(QWEN3_8B, 40, 40, way=way) as (storage, mover):
         storage.pool.fill_(3.0)
         mark = mover.mark()
         torch.cuda.synchronize()
@@ -252,14 +321,20 @@ def test_a_pool_that_does_not_fit_names_need_and_free() -> None:
         Storage(QWEN3_8B, 1_000_000, 0, device="cuda", dtype=torch.bfloat16)
 
 
-def test_memory_on_the_device_is_pool_and_buffers() -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_memory_on_the_device_is_pool_and_buffers(way: Way) -> None:
     gc.collect()
     before = torch.cuda.memory_allocated()
-    with _tier(SMOLLM2, 400, 60, buffer_blocks=None) as (storage, _):
-        taken = torch.cuda.memory_allocated() - before
-        assert taken == pytest.approx(
-            storage.device_bytes.numel() + staging_bytes(SMOLLM2.block_bytes, storage.device_bytes.numel()), rel=0.01
-        )
+    with _tier(SMOLLM2, 400, 60, way=way, buffer_blocks=None) as (storage, _):
+        taken, pool = torch.cuda.memory_allocated() - before, storage.device_bytes.numel()
+        buffers = staging_bytes(SMOLLM2.block_bytes, pool) if way is Way.STAGED else 0
+        assert taken == pytest.approx(pool + buffers, rel=0.01)
+
+
+def test_a_driver_that_has_the_call_for_many_copies_is_used_with_it() -> None:
+    device = torch.device("cuda", 0)
+    _skip_without_batches(device)
+    assert choose_way(device) is Way.BATCHED
 
 
 def test_a_real_device_can_be_calibrated_and_planned_for() -> None:

@@ -12,26 +12,29 @@ from hypothesis import strategies as st
 
 from kvtrace.engine.errors import EngineStopped
 from kvtrace.engine.storage import Storage
+from kvtrace.engine.swap.choose import Way
 from kvtrace.engine.swap.contract import Copy, CopyDone, Direction
 from kvtrace.engine.swap.stream import StreamMover
 from kvtrace.engine.swap.transport import StreamTransport
 
-from .swap_bench import BLOCK, BLOCKS, GEOMETRY, IN, OUT, bench, copies_of
+from .swap_bench import BLOCK, BLOCKS, GEOMETRY, IN, OUT, WAYS, bench, copies_of
 from .swap_support import WAIT_S, Life, ThreadEvent, ThreadStreams
 
 
-@pytest.mark.parametrize("staged", [True, False])
+@pytest.mark.parametrize("way", WAYS)
 @given(
     seed=st.integers(0, 10_000),
     delay_ms=st.sampled_from([0.0, 0.2, 1.0]),
     piece=st.integers(1, 9),
     buffer=st.integers(1, 5),
+    last=st.sampled_from([0, 9, 24]),
 )
 @settings(max_examples=15, deadline=None)
 def test_blocks_survive_any_interleaving_of_slow_streams(
-    staged: bool, seed: int, delay_ms: float, piece: int, buffer: int
+    way: Way, seed: int, delay_ms: float, piece: int, buffer: int, last: int
 ) -> None:
-    with bench(ThreadStreams(delay_ms / 1e3, seed), staged=staged, piece_blocks=piece, buffer_blocks=buffer) as it:
+    streams = ThreadStreams(delay_ms / 1e3, seed)
+    with bench(streams, way=way, piece_blocks=piece, buffer_blocks=buffer, last_blocks=last) as it:
         life = Life(it.storage, it.mover, it.compute, seed)
         life.live(120)
         life.check()
@@ -67,27 +70,29 @@ def test_copies_of_the_same_block_or_slot_keep_their_order(
         assert [it.host(slot) for slot in range(BLOCKS)] == [{value} for value in host]
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("blocks", [[3], [3, 4, 5, 6], [3, 9, 5, 20]])
-def test_a_copy_out_starts_after_the_compute_that_wrote_its_block(blocks: list[int]) -> None:
-    with bench() as it:
+def test_a_copy_out_starts_after_the_compute_that_wrote_its_block(blocks: list[int], way: Way) -> None:
+    with bench(way=way, last_blocks=24) as it:
         it.streams.compute.gate.clear()
         for block in blocks:
             it.compute.write(block, 77)
         it.mover.submit([Copy(index, OUT, block, 10 + index) for index, block in enumerate(blocks)])
-        it.mover.wait(0.05)
+        time.sleep(0.05)
         assert it.mover.poll() == []
         it.streams.compute.gate.set()
         it.drain()
         assert [it.host(10 + index) for index in range(len(blocks))] == [{77}] * len(blocks)
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("blocks", [[3], [3, 4, 5, 6], [3, 9, 5, 20]])
-def test_a_copy_in_starts_after_the_last_reader_of_its_target(blocks: list[int]) -> None:
-    with bench() as it:
+def test_a_copy_in_starts_after_the_last_reader_of_its_target(blocks: list[int], way: Way) -> None:
+    with bench(way=way, last_blocks=24) as it:
         it.streams.compute.gate.clear()
         reads = [it.compute.read(block) for block in blocks]
         it.mover.submit([Copy(index, IN, block, 10 + index) for index, block in enumerate(blocks)])
-        it.mover.wait(0.05)
+        time.sleep(0.05)
         assert it.mover.poll() == []
         it.streams.compute.gate.set()
         it.drain()
@@ -95,13 +100,14 @@ def test_a_copy_in_starts_after_the_last_reader_of_its_target(blocks: list[int])
         assert [it.device(block) for block in blocks] == [{110 + index} for index in range(len(blocks))]
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("direction", list(Direction))
-def test_no_end_is_told_before_the_last_byte_arrived(direction: Direction) -> None:
-    with bench() as it:
+def test_no_end_is_told_before_the_last_byte_arrived(direction: Direction, way: Way) -> None:
+    with bench(way=way) as it:
         for stream in it.streams.made:
             stream.gate.clear()
         it.mover.submit(copies_of((direction, 2, 5), (direction, 7, 6)))
-        it.mover.wait(0.05)
+        time.sleep(0.05)
         assert it.mover.poll() == []
         assert it.mover.in_flight() == 2
         for stream in it.streams.made:
@@ -118,8 +124,7 @@ def test_a_buffer_is_not_filled_again_before_it_was_emptied(direction: Direction
         it.streams.made[stream].gate.clear()
         blocks = [(5 * index) % 12 for index in range(12)]
         it.mover.submit([Copy(index, direction, block, 4 + index) for index, block in enumerate(blocks)])
-        it.mover.wait(0.05)
-        time.sleep(0.02)
+        time.sleep(0.05)
         it.streams.made[stream].gate.set()
         it.drain()
         if direction is OUT:
@@ -153,7 +158,7 @@ def test_slots_handed_out_backwards_are_one_run_all_the_same() -> None:
 
 
 def test_only_so_much_is_on_the_device_at_once() -> None:
-    with bench(piece_blocks=2, in_flight_blocks=4, staged=False) as it:
+    with bench(piece_blocks=2, in_flight_blocks=4, way=Way.SINGLE) as it:
         for stream in it.streams.made:
             stream.gate.clear()
         it.mover.submit([Copy(index, OUT, index, index) for index in range(20)])
@@ -165,8 +170,22 @@ def test_only_so_much_is_on_the_device_at_once() -> None:
         assert len(it.drain()) == 20
 
 
+def test_more_of_the_only_batch_is_on_the_device() -> None:
+    with bench(piece_blocks=2, in_flight_blocks=2, alone_blocks=8, way=Way.SINGLE) as it:
+        for stream in it.streams.made:
+            stream.gate.clear()
+        it.mover.submit([Copy(index, OUT, index, index) for index in range(20)])
+        it.until_queued(8)
+        it.mover.submit([Copy(20, OUT, 20, 20)])  # whoever comes now waits for no more than that
+        time.sleep(0.05)
+        assert 8 * BLOCK <= sum(map(sum, it.streams.calls)) < 10 * BLOCK
+        for stream in it.streams.made:
+            stream.gate.set()
+        assert len(it.drain()) == 21
+
+
 def test_the_rest_of_the_only_batch_goes_to_the_device_as_a_whole() -> None:
-    with bench(piece_blocks=2, in_flight_blocks=4, last_blocks=9, staged=False) as it:
+    with bench(piece_blocks=2, in_flight_blocks=4, last_blocks=9, way=Way.SINGLE) as it:
         for stream in it.streams.made:
             stream.gate.clear()
         it.mover.submit([Copy(index, OUT, index, index) for index in range(9)])
@@ -180,7 +199,7 @@ def test_the_rest_of_the_only_batch_goes_to_the_device_as_a_whole() -> None:
 
 
 def test_a_batch_too_long_for_that_waits_its_turn_although_it_is_the_only_one() -> None:
-    with bench(piece_blocks=2, in_flight_blocks=4, last_blocks=9, staged=False) as it:
+    with bench(piece_blocks=2, in_flight_blocks=4, last_blocks=9, way=Way.SINGLE) as it:
         for stream in it.streams.made:
             stream.gate.clear()
         it.mover.submit([Copy(index, OUT, index, index) for index in range(20)])
@@ -193,7 +212,7 @@ def test_a_batch_too_long_for_that_waits_its_turn_although_it_is_the_only_one() 
 
 
 def test_a_short_batch_overtakes_a_long_one_and_the_long_one_is_not_starved() -> None:
-    with bench(piece_blocks=1, in_flight_blocks=1) as it:
+    with bench(piece_blocks=2, in_flight_blocks=1) as it:
         for stream in it.streams.made:
             stream.gate.clear()
         it.mover.submit([Copy(index, OUT, index, index) for index in range(12)])
@@ -246,7 +265,7 @@ def test_a_failed_copy_names_its_error_and_spares_its_neighbours() -> None:
 
 
 def test_nothing_of_a_copy_whose_start_failed_half_way_comes_after_its_end_was_told() -> None:
-    with bench() as it:
+    with bench(chunk_bytes=1 << 20) as it:
         scatter, tried, bad = it.streams.made[3], [0], it.storage.device_run(3).data_ptr()
 
         def fail(targets: list[torch.Tensor]) -> None:
@@ -258,7 +277,7 @@ def test_nothing_of_a_copy_whose_start_failed_half_way_comes_after_its_end_was_t
         it.streams.fail = fail
         scatter.gate.clear()  # the first half is about to leave its buffer
         it.mover.submit(copies_of((IN, 3, 0), (IN, 9, 1), (IN, 5, 2), (IN, 20, 3)))
-        it.mover.wait(0.05)
+        time.sleep(0.05)
         assert it.mover.poll() == []
         scatter.gate.set()
         assert [done.copy.device_block for done in it.drain() if done.error is not None] == [3]

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from kvtrace.tui.cli import cli
 from kvtrace.tui.commands.bench import VERBS
+from kvtrace.tui.commands.bench_link import _show
 from kvtrace.tui.exits import CommandError, ExitCode
 
 pytest.importorskip("torch")
@@ -79,6 +80,30 @@ def test_a_device_that_is_not_there_ends_with_no_gpu() -> None:
     assert isinstance(result.exception, CommandError)
     assert result.exception.code is ExitCode.NO_DATA
     assert "no device cuda:63" in str(result.exception)
+
+
+def test_a_way_that_the_device_has_not_is_refused_with_those_it_has() -> None:
+    result = CliRunner().invoke(cli, [*SWAP, "--way", "batched"])
+    assert isinstance(result.exception, CommandError)
+    assert "blocks cannot move batched on cpu: thread there: give another --way" in str(result.exception)
+
+
+def test_swap_says_what_auto_came_to() -> None:
+    document = json.loads(_run([*SWAP, "--way", "auto", "--json"]).stdout)
+    assert [swap["way"] for swap in document["swaps"]] == ["thread"]
+    assert (document["shape"]["way"], document["shape"]["staged"]) == ("auto", True)
+
+
+def test_the_sweep_shows_one_call_beside_one_by_one_where_there_is_such_a_call(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from kvtrace.engine.bench.link import LinkResult, SweepRow
+
+    rows = (SweepRow(32768, 5e9, 5e9, 0.09, 0.1), SweepRow(65536, 10e9, 11e9, 0.18, 0.2, 54e9, 55e9, 0.98, 0.99))
+    _show(LinkResult(1 << 30, True, 55e9, 55e9, 100e9, 1.82, rows), "a card")
+    small, large = (line for line in capsys.readouterr().out.splitlines() if " KiB" in line and "GB/s" not in line)
+    assert small.split()[-2:] == ["0.98", "0.99"]
+    assert large.split()[-2:] == ["0.09", "0.10"]
 
 
 def test_pools_beyond_the_memory_are_refused_with_both_numbers() -> None:

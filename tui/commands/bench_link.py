@@ -32,7 +32,8 @@ SCHEMA_VERSION: Final = 1
 def command(device: str | None, size: int | None, repeats: int, as_json: bool) -> None:
     """Measure raw copies, each way and both ways at once, and scattered blocks of 32 KiB to 8 MiB.
 
-    The sweep shows why a block of all layers is kept as one piece: small copies cannot fill the link.
+    The sweep shows why a block of all layers is kept as one piece: small copies cannot fill the link, unless the driver
+    takes many by one call, which is shown beside where it does.
     """
     with bench_device(device) as place:
         from kvtrace.engine.bench.link import measure_link
@@ -58,7 +59,9 @@ def _show(result: LinkResult, device: str) -> None:
     memory = "pinned" if result.pinned else "pageable"
     console.print(f"{device}: {bytes_text(result.copied_bytes)} each way, {memory} host memory, medians")
     table = Table(box=None, pad_edge=False)
-    for name in ("copies of", "out GB/s", "in GB/s", "out ÷ whole", "in ÷ whole"):
+    batched = any(row.out_batched_share is not None for row in result.sweep)
+    names = ["copies of", "out GB/s", "in GB/s", "out ÷ whole", "in ÷ whole"]
+    for name in names + ["by one call: out ÷ whole", "in ÷ whole"] * batched:
         table.add_column(name, justify="left" if name == "copies of" else "right")
     table.add_row("the whole", f"{result.out_bytes_per_s / 1e9:.1f}", f"{result.in_bytes_per_s / 1e9:.1f}", "1", "1")
     for row in reversed(result.sweep):
@@ -68,6 +71,7 @@ def _show(result: LinkResult, device: str) -> None:
             f"{row.in_bytes_per_s / 1e9:.1f}",
             f"{row.out_share:.2f}",
             f"{row.in_share:.2f}",
+            *(f"{share:.2f}" for share in (row.out_batched_share, row.in_batched_share) if share is not None),
         )
     console.print(table)
     console.print(f"both ways at once: {result.both_bytes_per_s / 1e9:.1f} GB/s, {result.both_ratio:.2f} × one way")

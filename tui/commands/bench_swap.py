@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION: Final = 1
 GEOMETRIES: Final = ("qwen3-8b", "qwen3.5", "smollm2")
+WAYS: Final = ("auto", "batched", "staged", "single")
 _COUNT: Final = click.IntRange(min=1)
 
 
@@ -34,7 +35,14 @@ _COUNT: Final = click.IntRange(min=1)
 )
 @click.option("--host-tokens", type=_COUNT, help="Tokens of the host tier.  [default: 30,000; on a CPU three agents]")
 @click.option("--repeats", type=_COUNT, default=15, show_default=True, help="Each figure is their median.")
-@click.option("--direct", is_flag=True, help="Never gather scattered blocks on the device first, for comparison.")
+@click.option(
+    "--way",
+    "ways",
+    type=click.Choice(WAYS),
+    multiple=True,
+    help="How blocks cross: many by one call of the driver, gathered on the device first, or each by itself; may be given "
+    "again.  [default: auto, the first that the device knows]",
+)
 @click.option("--json", "as_json", is_flag=True, help="JSON with a schema version instead of a table.")
 def command(
     device: str | None,
@@ -43,7 +51,7 @@ def command(
     pool_tokens: int | None,
     host_tokens: int | None,
     repeats: int,
-    direct: bool,
+    ways: Sequence[str],
     as_json: bool,
 ) -> None:
     """Move an agent's blocks out, in, and both at once, and hold that against raw copies of as many bytes.
@@ -54,6 +62,7 @@ def command(
         from kvtrace.engine.bench.machine import machine
         from kvtrace.engine.bench.swap import SwapShape, measure_swap
         from kvtrace.engine.process import own_process
+        from kvtrace.engine.swap.choose import Way
 
         cpu = place.type == "cpu"
         shape = SwapShape(
@@ -61,17 +70,17 @@ def command(
             pool_tokens or (2 * tokens if cpu else 55_000),
             host_tokens or (3 * tokens if cpu else 30_000),
             repeats,
-            staged=not direct,
         )
         with phases() as on_phase, own_process():
             chosen = names or (("smollm2",) if cpu else GEOMETRIES)
-            results = [measure_swap(name, place, shape, on_phase) for name in chosen]
+            shapes = [replace(shape, way=Way(way)) for way in ways or ("auto",)]
+            results = [measure_swap(name, place, one, on_phase) for name in chosen for one in shapes]
         facts = machine(place)
     if as_json:
         document = {
             "schema_version": SCHEMA_VERSION,
             "machine": facts,
-            "shape": asdict(shape),
+            "shape": {**asdict(shape), "staged": "single" not in ways},
             "swaps": [asdict(result) for result in results],
         }
         click.echo(json.dumps(document, indent=2))
@@ -89,7 +98,7 @@ def _show(results: Sequence[SwapResult], device: str) -> None:
     console.print(f"{device}: an agent's blocks from and to random places of the pool, medians")
     for result in results:
         console.print(
-            f"\n{result.geometry}: {count_text(result.blocks)} blocks of {result.block_bytes / 1024:,.0f} KiB, "
+            f"\n{result.geometry}, {result.way}: {count_text(result.blocks)} blocks of {result.block_bytes / 1024:,.0f} KiB, "
             f"{bytes_text(result.moved_bytes)}"
         )
         table = Table(box=None, pad_edge=False)
