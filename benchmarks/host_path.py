@@ -32,7 +32,7 @@ from kvtrace.engine.loop import EngineCore, StepResult
 from kvtrace.engine.process import own_process
 from kvtrace.engine.sequence import Sampling
 from kvtrace.engine.state import EngineInfo
-from kvtrace.engine.swap.contract import Copy, CopyDone, Direction
+from kvtrace.engine.swap.contract import Copy, CopyDone, Direction, Fence
 from kvtrace.tracer.signals import ToolEnded, ToolStarted
 
 SCHEMA_VERSION = 1
@@ -64,6 +64,10 @@ class Step:
             one.sequence_id: 1000 + (31 * one.sequence_id + one.start) % 29_000 for one in chunks if one.sample
         }
 
+    def done(self) -> bool:
+        """Whether it is over by now."""
+        return self._clock.now_ns >= self._ends_ns
+
     def tokens(self) -> dict[int, int]:
         """Wait, and give a token to each who asked."""
         self._clock.now_ns = max(self._clock.now_ns, self._ends_ns)
@@ -77,7 +81,7 @@ class TimedRunner:
         self._clock, self._watch, self._ends_ns = clock, watch, 0
         self.chunks: Sequence[Chunk] = ()
 
-    def launch(self, chunks: Sequence[Chunk]) -> Step:
+    def launch(self, chunks: Sequence[Chunk], arrivals: Sequence[Fence] = ()) -> Step:
         """Queue a step behind those before it."""
         began = time.thread_time_ns()
         self.chunks = chunks

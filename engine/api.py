@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
-import operator
 import threading
 import time
 from collections import deque
@@ -12,25 +10,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Final, Self, cast
 
 from kvtrace.tracer.clock import SYSTEM_CLOCK, Clock
 from kvtrace.tracer.signals import Signal
 
+from .asked import check_sampling, checked_tokens
 from .build import EventListener, HostListener, build_core
 from .chooser import with_chooser
 from .config import EngineConfig
-from .errors import EngineError, EngineStopped, RequestRefused
+from .errors import EngineError, EngineStopped
 from .loop import StepResult
 from .model import LoadedModel, Message, encode_chat
 from .records import EngineEvent, Snapshot
 from .sequence import Sampling
 from .stream import TokenStream
+from .wording import counted
 
 SIGNALS_QUEUED: Final = 4096  # most signals that wait for the loop; one more is dropped and counted
-MOST_LOGPROBS: Final = 20  # alternatives a token; OpenAI's own limit
-_SEED_BITS: Final = 128  # a seed is written out as digits, and Python writes no more than some thousands of them
 _TICK_S: Final = 0.25  # an idle loop looks up this often: overdue tool calls expire, rates fall
+_LET_GO_S: Final = 0.00005  # whoever waits for a first token gets Python's lock before the books of its step are kept
 _PUBLISH_S: Final = 0.05
 _PUBLISH_CHEAP_S: Final = 0.002  # a snapshot of about two hundred agents
 _PUBLISH_SHARE: Final = 0.1  # most of the loop's time that making snapshots may take
@@ -70,6 +69,7 @@ class Engine:
             model, config, clock, listener=self._tell, on_copy_done=self._wake, on_host_whole=on_host_whole
         )
         self._core = self._parts.core
+        self._core.attend(self._meanwhile, self._hand_over)
         self._snapshot = self._core.snapshot()
         self._publish_after = self._publish_took = 0.0
         self._thread = threading.Thread(target=self._run, name="kvtrace-engine", daemon=True)
@@ -128,7 +128,7 @@ class Engine:
             EngineStopped: the engine was closed or has failed.
         """
         sampling = sampling or Sampling()
-        _check_sampling(sampling, self._vocabulary)
+        check_sampling(sampling, self._vocabulary)
         if not sampling.ignore_eos:
             sampling = replace(sampling, stop_ids=(*sampling.stop_ids, *self._model.stop_ids))
         tokens = self._tokens(prompt)
@@ -200,7 +200,7 @@ class Engine:
             if not self._changed.wait_for(
                 lambda: not self._open and (not copies or (self._still and not self._inbox)), timeout
             ):
-                raise TimeoutError(f"{len(self._open)} requests are still open after {timeout} s, or KV still moves")
+                raise TimeoutError(f"open after {timeout} s: {counted(len(self._open), 'request')}; or KV moves")
 
     def close(self) -> None:
         """End the engine's threads; open requests end with :class:`EngineStopped`. Closing again does nothing.
@@ -218,14 +218,7 @@ class Engine:
     def _tokens(self, prompt: Sequence[int] | Sequence[Message]) -> list[int]:
         if prompt and isinstance(prompt[0], Mapping):
             return encode_chat(self._model.tokenizer, cast("Sequence[Message]", prompt))
-        tokens = list(cast("Sequence[int]", prompt))
-        # One bad id would fail the step of everybody who shares it. Whole passes in C: prompts are long.
-        if not {int} >= set(map(type, tokens)):
-            tokens = [_integer(token) for token in tokens]
-        if tokens and (min(tokens) < 0 or max(tokens) >= self._vocabulary):
-            bad = next(token for token in tokens if not 0 <= token < self._vocabulary)
-            raise RequestRefused(f"token id {bad} is outside the model's vocabulary of {self._vocabulary}")
-        return tokens
+        return checked_tokens(cast("Sequence[int]", prompt), self._vocabulary)
 
     def _decode(self, tokens: Sequence[int]) -> str:
         text: str = self._model.tokenizer.decode(list(tokens), skip_special_tokens=True)
@@ -276,15 +269,28 @@ class Engine:
             if idle:
                 self._changed.wait_for(lambda: self._inbox or self._woken or self._closing, _TICK_S)
             self._woken = False
-            self._still = self._still and not self._inbox
-            commands = list(self._inbox)
-            self._inbox.clear()
-            self._signals_waiting = 0
+            commands = self._taken()
             if self._closing:
                 return False
         for command in commands:
             command()
         return True
+
+    def _meanwhile(self, timeout_s: float) -> None:
+        """Carry out what comes in while a step runs; what it starts or ends there need not wait for the step."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._inbox, timeout_s)
+            commands = self._taken()
+        for command in commands:
+            command()
+
+    def _taken(self) -> list[Callable[[], None]]:
+        """What waited in the inbox; with the lock held."""
+        self._still = self._still and not self._inbox
+        commands = list(self._inbox)
+        self._inbox.clear()
+        self._signals_waiting = 0
+        return commands
 
     def _submit(self, stream: TokenStream, tokens: list[int], salt: str | None) -> None:
         if stream.done:
@@ -309,11 +315,14 @@ class Engine:
     def _signal(self, signal: Signal) -> None:
         self._core.signal(signal)
 
+    def _hand_over(self, tokens: Mapping[int, int]) -> None:
+        """Pass on new output, before the step's end is entered anywhere."""
+        streams = [(self._streams.get(number), token) for number, token in tokens.items()]
+        firsts = [stream.push([token]) for stream, token in streams if stream is not None]
+        if any(firsts):
+            time.sleep(_LET_GO_S)
+
     def _deliver(self, result: StepResult) -> None:
-        for number, token in result.tokens.items():
-            stream = self._streams.get(number)
-            if stream is not None:
-                stream.push([token])
         for sequence in result.finished:
             stream = self._streams.pop(sequence.id, None)
             if stream is None:
@@ -365,35 +374,3 @@ class Engine:
             self._changed.notify_all()
         for stream in streams:
             stream.fail(reason)
-
-
-def _integer(token: Any) -> int:
-    try:
-        return operator.index(token)
-    except TypeError:
-        raise RequestRefused(f"token id {token!r} is no integer") from None
-
-
-def _check_sampling(sampling: Sampling, vocabulary: int) -> None:
-    penalty = "between -2 and 2"
-    for name, value, right, rule in (
-        ("temperature", sampling.temperature, sampling.temperature >= 0, "at least 0"),
-        ("top_p", sampling.top_p, 0 < sampling.top_p <= 1, "above 0 and at most 1"),
-        ("top_k", sampling.top_k, sampling.top_k >= 0, "at least 0"),
-        ("min_p", sampling.min_p, 0 <= sampling.min_p <= 1, "between 0 and 1"),
-        ("presence_penalty", sampling.presence_penalty, -2 <= sampling.presence_penalty <= 2, penalty),
-        ("frequency_penalty", sampling.frequency_penalty, -2 <= sampling.frequency_penalty <= 2, penalty),
-        ("repetition_penalty", sampling.repetition_penalty, sampling.repetition_penalty > 0, "above 0"),
-        ("logprobs", sampling.logprobs or 0, 0 <= (sampling.logprobs or 0) <= MOST_LOGPROBS, f"0 to {MOST_LOGPROBS}"),
-    ):
-        if not right or not math.isfinite(value):
-            raise RequestRefused(f"{name} is {value}; it must be {rule}")
-    if sampling.seed is not None and sampling.seed.bit_length() > _SEED_BITS:
-        raise RequestRefused(f"seed has {sampling.seed.bit_length()} bits; give one of at most {_SEED_BITS}")
-    for token, bias in sampling.logit_bias:
-        if not 0 <= token < vocabulary:
-            raise RequestRefused(f"logit_bias names token id {token}, outside the model's vocabulary of {vocabulary}")
-        if not -100 <= bias <= 100:
-            raise RequestRefused(f"logit_bias of token id {token} is {bias}; it must be between -100 and 100")
-    if sampling.ignore_eos and sampling.grammar is not None:
-        raise RequestRefused("ignore_eos would make the output go on after its grammar's end; leave one of them out")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from .sequence import Sampling
+from .swap.contract import Fence
 
 UNREAD: Final = -1
 """Stands in a chunk for the token that the launch just before sampled for the same sequence."""
@@ -38,21 +39,29 @@ class Chunk:
 class Pending(Protocol):
     """A step that was launched and perhaps still runs."""
 
+    def done(self) -> bool:
+        """Whether :meth:`tokens` would not have to wait."""
+        ...
+
     def tokens(self) -> dict[int, int]:
         """Wait for the step: the sampled token id of each chunk that asked for one, by sequence id."""
         ...
 
 
 class Runner(Protocol):
-    """Computes chunks. The KV of every position below each chunk's ``start`` is on the device already.
+    """Computes chunks. The KV of every position below each chunk's ``start`` is on the device already, or on its way there.
 
     Steps run in the order of their launches, so the KV that one step writes is there for the next. A chunk's token
     :data:`UNREAD` stands for the one that the launch just before sampled for the same sequence: a step can be
     launched before anybody has read what the step before it brought.
     """
 
-    def launch(self, chunks: Seq[Chunk]) -> Pending:
+    def launch(self, chunks: Seq[Chunk], arrivals: Seq[Fence] = ()) -> Pending:
         """Start to write the KV of the chunks and to sample; it may run on after the call returns.
+
+        Blocks of the chunks' tables may still be arriving: what the step does with the pool comes after all of
+        ``arrivals``, which the runner joins itself, at once or group of layers by group. All are joined when the call
+        returns; where it raises, perhaps none.
 
         Raises:
             ValueError: a chunk has :data:`UNREAD`, but the launch before sampled nothing for its sequence.

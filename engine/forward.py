@@ -6,16 +6,17 @@ position too many, which nobody ever looks at: the block it went to is written a
 and copies that touch it start after everything launched before them.
 
 A request whose KV still comes from the host is launched *early* once all that is missing is on its way on the device:
-the device waits for the copies there, and all that the host does for the step is done meanwhile. When that step is
-read, the copies are over, and are taken off the books before anything that it computed is entered. If one of them
+the runner lets the device wait for the copies there, the first layers for their part of them alone where it can, and all
+that the host does for the step is done meanwhile. When that step is read, the copies are over, and are taken off the books before anything that it computed is entered. If one of them
 failed, the request has started over, and the step is void for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from typing import Final
 
 from kvtrace.tracer.clock import Clock
 
@@ -25,11 +26,17 @@ from .meters import Tally
 from .parking import Parking
 from .past import Past
 from .requests import Requests
-from .scheduler import Share, plan_shares
+from .scheduler import plan_shares
 from .sequence import Sequence, SequenceStatus
 from .sessions import Sessions
 from .swap.contract import Fence
 from .tiers import TieredCache
+
+_WAIT_S: Final = 0.05
+"""Longest wait for one more of a step's copies; they are looked at again after that."""
+
+_LOOK_S: Final = 0.0002
+"""How often it is asked whether a step is over while others may want something."""
 
 
 @dataclass(slots=True)
@@ -64,7 +71,9 @@ class Forward:
     ``on_launch`` hears of every step that was launched. ``mark`` gives the mover's mark of this point of the device's work,
     and ``written`` is the one taken after the step that was read last: what is in the cache was written before it.
     ``settled`` is the newest launch that is known to be over, with its mark: reading a step waits for its tokens alone.
-    ``fence`` is the mover's, and ``collect`` takes the copies that ended off the books.
+    ``fence`` and ``wait`` are the mover's, and ``collect`` takes the copies that ended off the books.
+    ``meanwhile`` is called, for at most so many seconds, again and again while :meth:`advance` waits for a step: what it does to
+    requests and agents is found when that is read. ``on_tokens`` hears of new output before anything else is done about it.
     """
 
     def __init__(
@@ -93,7 +102,10 @@ class Forward:
         self.written: object | None = None
         self.settled: tuple[int, object | None] = (0, None)
         self.fence: Callable[[Collection[int]], Fence | None] = lambda copies: None
+        self.wait: Callable[[float], None] = lambda timeout_s: None
         self.collect: Callable[[], object] = lambda: None
+        self.meanwhile: Callable[[float], object] | None = None
+        self.on_tokens: Callable[[Mapping[int, int]], object] = lambda tokens: None
         self._fences: list[Fence] = []
         self._flight: _Flight | None = None
         self._read_ns = 0
@@ -118,8 +130,10 @@ class Forward:
         candidates = [*self._ready(), *(sequence for sequence, _ in arriving.values())]
         pending = [(one.id, one.pending) for one in self._without_twins(candidates) if self._can_go_on(one)]
         shares = plan_shares(pending, self._config.step_tokens)
-        chosen = [one for one in shares if one.id not in arriving or self._start_early(*arriving[one.id], one)]
-        return [self._chunk(self._requests.running[share.id], share.tokens) for share in chosen]
+        for share in shares:
+            if share.id in arriving:
+                self._start_early(*arriving[share.id])
+        return [self._chunk(self._requests.running[share.id], share.tokens) for share in shares]
 
     def advance(self, chunks: Seq[Chunk]) -> Outcome:
         """Launch ``chunks`` and read the step before or, where steps are not pipelined, this one.
@@ -129,15 +143,16 @@ class Forward:
         """
         before, self._flight = self._flight, None
         launched, failure = self._launch(chunks) if chunks else (None, None)
-        outcome = Outcome() if before is None else self._read(before)
+        self._flight = launched
+        outcome = Outcome() if before is None else self._read(before, self.meanwhile)
         if failure is not None:
             self._fail(chunks, failure, outcome)
         if launched is not None:
-            self._flight = launched
             for chunk in self._valid(launched):
                 self._requests.running[chunk.sequence_id].unread = chunk.sample
             if not self._config.pipelined:
-                outcome.add(self.read())
+                self._flight = None
+                outcome.add(self._read(launched, self.meanwhile))
         return outcome
 
     def read(self) -> Outcome:
@@ -163,9 +178,7 @@ class Forward:
         for chunk in chunks:
             running[chunk.sequence_id].last_launch = number
         try:
-            for fence in fences:
-                fence.join()
-            pending = self._runner.launch(chunks)
+            pending = self._runner.launch(chunks, fences)
         except Exception as error:  # the runner is foreign code, and the other requests must go on
             return None, error
         for chunk in chunks:
@@ -175,7 +188,12 @@ class Forward:
         self.on_launch(chunks)
         return _Flight(tuple(chunks), pending, started_ns, number, self.mark(), attempts, bool(fences)), None
 
-    def _read(self, flight: _Flight) -> Outcome:
+    def _read(self, flight: _Flight, meanwhile: Callable[[float], object] | None = None) -> Outcome:
+        while (meanwhile is not None and not _over(flight.pending)) or self._arrives(flight):
+            # The copies that it waits for are taken off the books while it runs on: it ends no sooner than they do.
+            (meanwhile or self.wait)(_LOOK_S if meanwhile else _WAIT_S)
+            if flight.early:
+                self.collect()
         try:
             sampled = flight.pending.tokens()
         except Exception as error:  # as above
@@ -185,9 +203,9 @@ class Forward:
         self.written = flight.mark
         if sampled:
             self.settled = flight.number, flight.mark
-        if flight.early:
-            self.collect()
         chunks, running = self._valid(flight), self._requests.running
+        sampled = {one.sequence_id: sampled[one.sequence_id] for one in chunks if one.sequence_id in sampled}
+        self.on_tokens({number: token for number, token in sampled.items() if not _stops(running[number], token)})
         # Count first: what one request computes in this step did not exist before it for another.
         prefilled = sum(self._count(running[chunk.sequence_id], chunk) for chunk in chunks)
         now_ns = self._clock.unix_ns()
@@ -196,7 +214,15 @@ class Forward:
         self._tally.prefill_s += took_s * prefilled / sum(len(chunk.tokens) for chunk in flight.chunks)
         for chunk in chunks:
             self._enter(running[chunk.sequence_id], chunk.start + len(chunk.tokens))
-        return self._accept({one.sequence_id: sampled[one.sequence_id] for one in chunks if one.sequence_id in sampled})
+        return self._accept(sampled)
+
+    def _arrives(self, flight: _Flight) -> bool:
+        """Whether it waits for copies that are not known to be over.
+
+        One that samples nothing could be read before that, but until then nobody can tell whether it counts.
+        """
+        running = self._requests.running
+        return flight.early and any(running[chunk.sequence_id].waits for chunk in self._valid(flight))
 
     def _valid(self, flight: _Flight) -> list[Chunk]:
         """The chunks that still count: who was aborted is gone, who ended one step earlier had one position too many."""
@@ -215,13 +241,10 @@ class Forward:
     def _ready(self) -> list[Sequence]:
         return [one for one in self._requests.running.values() if one.status is SequenceStatus.RUNNING]
 
-    def _start_early(self, sequence: Sequence, fence: Fence, share: Share) -> bool:
-        """Let it run, if the step samples for it: one that does not can be read before it, and the copies, are over."""
-        if share.tokens < sequence.pending:
-            return False
+    def _start_early(self, sequence: Sequence, fence: Fence) -> None:
+        """Let it run in the next step, which waits for ``fence``."""
         self._requests.start_early(sequence, self._clock.unix_ns())
         self._fences.append(fence)
-        return True
 
     def _arriving(self) -> dict[int, tuple[Sequence, Fence]]:
         """The requests whose missing KV is all on its way on the device, and what to wait for there, by id."""
@@ -309,7 +332,7 @@ class Forward:
         reasons: dict[int, str] = {}
         for number, token in sampled.items():
             sequence = self._requests.running[number]
-            if token in sequence.sampling.stop_ids and not sequence.sampling.ignore_eos:
+            if _stops(sequence, token):
                 reasons[number] = "stop"
                 continue
             tokens[number] = token
@@ -326,3 +349,16 @@ class Forward:
         for sequence in finished:
             self._requests.finish(sequence, reasons[sequence.id], now_ns)
         return finished
+
+
+def _over(pending: Pending) -> bool:
+    """Whether it can be read without waiting."""
+    try:
+        return pending.done()
+    except Exception:  # a device that has failed: reading it will tell
+        return True
+
+
+def _stops(sequence: Sequence, token: int) -> bool:
+    """Whether the token ends its output, and is no part of it."""
+    return token in sequence.sampling.stop_ids and not sequence.sampling.ignore_eos

@@ -11,12 +11,13 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic
 
 import torch
 
 from .errors import ConfigError
+from .pieces import Before, Pieces, Result, at_once, next_piece, run_pieces
 
 ENV_GRAPHS: Final = "KVTRACE_DEVICE_GRAPHS"
 """``1`` asks for device graphs, ``0`` forbids them; unset, CUDA uses them and ROCm does not."""
@@ -28,19 +29,23 @@ MOST_TOKENS: Final = 2048
 on a quiet machine and 90 on a busy one; beyond, the device outlasts the host in any case."""
 
 _log = logging.getLogger(__name__)
-Result = TypeVar("Result")
 
 
 class Graph(Generic[Result]):
-    """A captured call. ``result`` is what the call returned: tensors that every :meth:`replay` fills anew."""
+    """A captured call, as one graph or as one for each of its pieces.
 
-    def __init__(self, graph: Any, result: Result) -> None:
-        self._graph = graph
+    ``result`` is what the call returned: tensors that every :meth:`replay` fills anew.
+    """
+
+    def __init__(self, pieces: Sequence[Any], result: Result) -> None:
+        self._pieces = pieces
         self.result = result
 
-    def replay(self) -> Result:
-        """Start the kernels on the current stream."""
-        self._graph.replay()
+    def replay(self, before: Before = at_once) -> Result:
+        """Start the kernels on the current stream, calling ``before`` ahead of those of each piece."""
+        for piece, graph in enumerate(self._pieces):
+            before(piece)
+            graph.replay()
         return self.result
 
 
@@ -53,16 +58,29 @@ class Capturer:
 
     def capture(self, call: Callable[[], Result]) -> Graph[Result]:
         """Run ``call`` until all is compiled, then record it; it must read and write fixed places only."""
+
+        def whole() -> Pieces[Result]:
+            yield from ()
+            return call()
+
+        return self.capture_pieces(whole)
+
+    def capture_pieces(self, call: Callable[[], Pieces[Result]]) -> Graph[Result]:
+        """The same for work that can be cut, which becomes a graph for each piece, to be started in their order."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             for _ in range(_WARM_UPS):
-                call()
+                run_pieces(call())
         torch.cuda.current_stream().wait_stream(self._stream)
-        graph = torch.cuda.CUDAGraph()
-        # Other threads may copy or pin meanwhile: only this one must do nothing that a capture forbids.
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-            result = call()
-        return Graph(graph, result)
+        # What one piece leaves for the next stays in the generator meanwhile, so no other gets its memory.
+        pieces, graphs, over = call(), [], None
+        while over is None:
+            graph = torch.cuda.CUDAGraph()
+            # Other threads may copy or pin meanwhile: only this one must do nothing that a capture forbids.
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+                over = next_piece(pieces)
+            graphs.append(graph)
+        return Graph(graphs, over[0])
 
 
 def buckets(most: int) -> tuple[int, ...]:

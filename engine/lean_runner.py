@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import get_ident
 from typing import Any, Final, NamedTuple
@@ -19,11 +20,13 @@ from .model.cache import cache_root
 from .model.lean import LeanWeights
 from .model.lean_forward import LeanDecoder, StepTensors, TokenTensors, Wrap
 from .model.skinny_tiles import LayerTilings
+from .pieces import Before, Pieces, run_pieces
 from .runner import unread_error
 from .sampling import choose, sample
 from .small_copies import Sender, small_copy
 from .stepinputs import Layout, StepInputs, StepViews
 from .storage import Storage
+from .swap.contract import Fence
 
 _READS: Final = 3
 """Pinned buffers for sampled ids: as many launches may be unread before one has to be waited for."""
@@ -70,6 +73,14 @@ class _Launched:
         self._read = read
         self._tokens: dict[int, int] | None = None
 
+    def done(self) -> bool:
+        """Whether the sampled ids have come."""
+        event = self._read.event
+        if not self._rows or self._tokens is not None or event is None:
+            return True
+        over: bool = event.query()  # type: ignore[no-untyped-call]
+        return over
+
     def tokens(self) -> dict[int, int]:
         """Wait for the step: the sampled token id of each chunk that asked for one, by sequence id."""
         if self._tokens is None:
@@ -86,8 +97,9 @@ class LeanRunner:
 
     A step in which every chunk has one token decodes: it is padded to one of a few batch sizes, each of which is
     compiled for that shape and, where graphs are used, captured at the start. Any other step takes the path of
-    prefill, compiled once for every number of tokens, and captured for some numbers that smaller steps are padded to. Nothing in :meth:`launch` waits for the device unless a chunk
-    has a chooser, which looks at each token.
+    prefill, compiled once for every number of tokens, and captured for some numbers that smaller steps are padded to, in
+    as many graphs as a block's bytes have parts: while blocks still arrive, each waits for its own part of them. Nothing in
+    :meth:`launch` waits for the device unless a chunk has a chooser, which looks at each token.
 
     Args:
         weights: the model.
@@ -112,7 +124,9 @@ class LeanRunner:
         self._room = max(2, limits.slots)  # two at least, since compiled code makes one row a case of its own
         self._tilings = tilings
         self._device = storage.pool.device
-        self._decoder = LeanDecoder(weights, storage.pool, wrap)
+        parts = storage.geometry.parts
+        self._last_part = len(parts) - 1
+        self._decoder = LeanDecoder(weights, storage.pool, wrap, [part.start for part in parts[1:]])
         self._width = storage.geometry.blocks_for(limits.context_tokens)
         self._buckets = buckets(limits.slots)
         self._sizes = prefill_sizes(limits.step_tokens)
@@ -139,10 +153,10 @@ class LeanRunner:
             layout = self._prefill_layout(tokens)
             self._inputs.fill(layout, (), {})
             views = self._inputs.views(layout)
-            self._prefill_graphs[tokens] = capturer.capture(lambda views=views: self._prefill(views, whole=False))  # type: ignore[misc]
+            self._prefill_graphs[tokens] = capturer.capture_pieces(partial(self._prefill, views, whole=False))
         for size in reversed(self._buckets):
             self._inputs.fill(self._decode_layout(size), (), {})
-            self._graphs[size] = capturer.capture(lambda size=size: self._decode(size))  # type: ignore[misc]
+            self._graphs[size] = capturer.capture(partial(self._decode, size))
 
     @torch.inference_mode()
     def warm_up(self) -> None:
@@ -152,14 +166,14 @@ class LeanRunner:
         views = self._inputs.views(layout)
         for whole in (False, True):
             self._inputs.fill(layout, (), {})
-            self._prefill(views, whole=whole)
+            run_pieces(self._prefill(views, whole=whole))
 
     def run(self, chunks: Sequence[Chunk]) -> dict[int, int]:
         """Write the KV of ``chunks``; the sampled token id of each chunk that asked for one, by sequence id."""
         return self.launch(chunks).tokens()
 
     @torch.inference_mode()
-    def launch(self, chunks: Sequence[Chunk]) -> _Launched:
+    def launch(self, chunks: Sequence[Chunk], arrivals: Sequence[Fence] = ()) -> _Launched:
         """Start a step; see :class:`.batch.Runner`.
 
         Raises:
@@ -171,15 +185,16 @@ class LeanRunner:
         before, self._rows = self._rows, {}
         read = self._free_read()
         if not chunks:
+            self._join(arrivals, self._last_part)
             return _Launched({}, read)
         if all(len(chunk.tokens) == 1 for chunk in chunks):
             rows = {chunk.sequence_id: row for row, chunk in enumerate(chunks) if chunk.sample}
-            chosen: _Chosen | None = self._launch_decode(chunks, before)
+            chosen: _Chosen | None = self._launch_decode(chunks, before, arrivals)
             sampling = [(row, chunk) for row, chunk in enumerate(chunks) if chunk.sample]
         else:
             sampling = list(enumerate(chunk for chunk in chunks if chunk.sample))
             rows = {chunk.sequence_id: row for row, chunk in sampling}
-            chosen = self._launch_prefill(chunks, before)
+            chosen = self._launch_prefill(chunks, before, arrivals)
         if chosen is None or not rows:
             return _Launched({}, read)
         self._choose(chosen, sampling)
@@ -236,14 +251,22 @@ class LeanRunner:
             read.holder.tokens()
         return read
 
+    def _join(self, arrivals: Sequence[Fence], part: int) -> None:
+        """Have what is launched from now on wait for ``part`` of what arrives: after the last one for all of it."""
+        for fence in arrivals:
+            fence.join(part if part < self._last_part else None)
+
     # Decoding
 
     def _decode_layout(self, size: int) -> Layout:
         return Layout(size, size, self._width)
 
-    def _launch_decode(self, chunks: Sequence[Chunk], before: dict[int, int]) -> _Chosen:
+    def _launch_decode(
+        self, chunks: Sequence[Chunk], before: dict[int, int], arrivals: Sequence[Fence] = ()
+    ) -> _Chosen:
         size = next(size for size in self._buckets if size >= len(chunks))
         self._inputs.fill(self._decode_layout(size), chunks, before)
+        self._join(arrivals, self._last_part)
         graph = self._graphs.get(size)
         return self._decode(size) if graph is None else graph.replay()
 
@@ -262,23 +285,27 @@ class LeanRunner:
         padded = next((size for size in self._sizes if size >= tokens), multiple)
         return Layout(padded, self._room, self._width)
 
-    def _launch_prefill(self, chunks: Sequence[Chunk], before: dict[int, int]) -> _Chosen | None:
+    def _launch_prefill(
+        self, chunks: Sequence[Chunk], before: dict[int, int], arrivals: Sequence[Fence] = ()
+    ) -> _Chosen | None:
         layout = self._prefill_layout(sum(len(chunk.tokens) for chunk in chunks))
+        # The inputs wait for nothing that arrives.
         self._inputs.fill(layout, chunks, before)
+        join: Before = partial(self._join, arrivals)
         graph = self._prefill_graphs.get(layout.tokens)
         if graph is not None:
-            chosen = graph.replay()
+            chosen = graph.replay(join)
         else:
             # Attention may take the keys straight from the projections where they are all there is (padding comes
             # last, so no query looks there). Steps of the captured sizes do the same with graphs or without.
             whole = len(chunks) == 1 and chunks[0].start == 0 and layout.tokens not in self._sizes
-            chosen = self._prefill(self._inputs.views(layout), whole=whole)
+            chosen = run_pieces(self._prefill(self._inputs.views(layout), whole=whole), join)
         return chosen if any(chunk.sample for chunk in chunks) else None
 
-    def _prefill(self, views: StepViews, *, whole: bool) -> _Chosen:
-        """The kernels of a step of prefill, from the inputs' fixed place to :attr:`_before`."""
+    def _prefill(self, views: StepViews, *, whole: bool) -> Pieces[_Chosen]:
+        """The kernels of a step of prefill, from the inputs' fixed place to :attr:`_before`, part by part of the blocks."""
         step = StepTensors(*_attention(views), decode=False, whole=whole)
-        hidden, delta = self._decoder.forward(self._tokens(views), step, rows=views.rows)
+        hidden, delta = yield from self._decoder.forward(self._tokens(views), step, rows=views.rows)
         chosen = _Chosen(*self._decoder.logits(hidden, delta))
         self._before.copy_(chosen.tokens)
         return chosen

@@ -36,6 +36,7 @@ from .sequence import Sampling, Sequence
 from .sessions import Sessions, Transition
 from .swap.contract import Direction, Mover
 from .tiers import TieredCache
+from .wording import counted
 
 _GROWS_NS: Final = 2_000_000_000
 """A host tier of which no further slot has come for so long does not grow any more."""
@@ -86,7 +87,8 @@ class EngineCore:
         self._forward = Forward(
             config, runner, clock, self._requests, self.cache, self._parking, self.sessions, past, tally
         )
-        self._forward.mark, self._forward.fence, self._forward.collect = mover.mark, mover.fence, self._collect
+        self._forward.mark, self._forward.fence, self._forward.wait = mover.mark, mover.fence, mover.wait
+        self._forward.collect = self._collect
         self._admission = Admission(
             config,
             geometry,
@@ -120,7 +122,10 @@ class EngineCore:
         self._refuse_impossible(agent, len(prompt), sampling, now)
         waiting = len(self._requests.waiting)
         if waiting >= self._config.queue_requests:
-            raise QueueFull(f"{waiting} requests wait already; try again when some are done")
+            raise QueueFull(
+                f"{counted(waiting, 'request')} {'waits' if waiting == 1 else 'wait'} already, as many as may "
+                "(queue_requests, `kvtrace serve --queue`): try again when one is done, or let more wait"
+            )
         sequence = Sequence(self._next_id, agent, prompt, len(prompt), sampling, now, known=len(prompt))
         self._next_id += 1
         sequence.usage.prompt_tokens = len(prompt)
@@ -181,10 +186,21 @@ class EngineCore:
             outcome.add(self._forward.advance(chunks))
             self._submit_copies()
             progressed = True
-        elif self._mover.in_flight():
+        elif self._mover.in_flight() and self._forward.meanwhile is None:
             self._mover.wait(_WAIT_S)
         self._parking.report_losses(self._clock.unix_ns())
         return StepResult(outcome.tokens, tuple(outcome.finished), progressed)
+
+    def attend(self, meanwhile: Callable[[float], object], on_tokens: Callable[[Mapping[int, int]], object]) -> None:
+        """Serve a caller who cannot wait until a step is over.
+
+        Args:
+            meanwhile: called with seconds, again and again while :meth:`step` waits for the device; it may take about so long,
+                and may make any call but :meth:`step` and :meth:`settle`. Where only copies are left to wait for, the step
+                does not wait at all then: the mover's ``on_done`` says when to take another one.
+            on_tokens: told the new output tokens by sequence id as soon as they are known; the step's result has them as well.
+        """
+        self._forward.meanwhile, self._forward.on_tokens = meanwhile, on_tokens
 
     def watch_steps(self, watch: Callable[[Seq[Chunk]], None]) -> None:
         """Have ``watch`` called with the chunks of every step that is launched from now on."""
@@ -205,6 +221,7 @@ class EngineCore:
             time_unix_ns=now,
             model=self._info.model,
             device=self._info.device,
+            device_name=self._info.device_name,
             policy=str(self._config.policy),
             tiers=state.tiers(self.cache, self._info, self._geometry.block_bytes),
             link=self._link.link(now),
@@ -231,13 +248,20 @@ class EngineCore:
     def _refuse_impossible(self, agent: str, prompt: int, sampling: Sampling, now: int) -> None:
         config, most = self._config, prompt + sampling.max_tokens
         pool = config.device_blocks * self._geometry.block_tokens
-        asked = f"{prompt} prompt tokens and max_tokens {sampling.max_tokens}"
+        asked = f"{prompt} prompt token{'' if prompt == 1 else 's'} and max_tokens {sampling.max_tokens}"
+        excess = most - min(config.context_tokens, pool + 1)
+        # Clients know by these words that a shorter history would be taken.
+        advice = (
+            f"the prompt is too long by {excess}, shorten it or lower max_tokens"
+            if excess < prompt
+            else "lower max_tokens"
+        )
         if prompt < 1 or sampling.max_tokens < 1:
             why = f"{asked}: give at least 1 of each"
         elif most > config.context_tokens:
-            why = f"{asked} make {most}, the context is {config.context_tokens}: shorten one of them"
+            why = f"{asked} make {most}, the context is {config.context_tokens}: {advice}"
         elif most - 1 > pool:
-            why = f"{asked} need KV for {most - 1} tokens, the whole pool holds {pool}: shorten one or enlarge the pool"
+            why = f"{asked} need KV for {most - 1} tokens, the whole pool holds {pool}: {advice}, or enlarge the pool"
         else:
             return
         self._parking.refused(agent, most * self._geometry.token_bytes, why, now)

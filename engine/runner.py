@@ -12,6 +12,7 @@ from .attention.batch import PagedBatch
 from .batch import UNREAD, Chunk
 from .sampling import sample
 from .storage import Storage
+from .swap.contract import Fence
 
 
 class Done:
@@ -19,6 +20,10 @@ class Done:
 
     def __init__(self, tokens: dict[int, int]) -> None:
         self._tokens = tokens
+
+    def done(self) -> bool:
+        """Always."""
+        return True
 
     def tokens(self) -> dict[int, int]:
         """The sampled token id of each chunk that asked for one, by sequence id."""
@@ -42,14 +47,16 @@ class TorchRunner:
         return self.launch(chunks).tokens()
 
     @torch.inference_mode()
-    def launch(self, chunks: Sequence[Chunk]) -> Done:
-        """The same as :meth:`run`, for callers that prepare the next step meanwhile.
+    def launch(self, chunks: Sequence[Chunk], arrivals: Sequence[Fence] = ()) -> Done:
+        """The same as :meth:`run`, for callers that prepare the next step meanwhile; it waits for all of ``arrivals`` first.
 
         Raises:
             ValueError: a chunk has an unread token, but the launch before sampled nothing for its sequence.
         """
         chunks = [read(chunk, self._sampled) for chunk in chunks]
         self._sampled = {}
+        for fence in arrivals:
+            fence.join()
         if not chunks:
             return Done({})
         ends = _ends(chunks)

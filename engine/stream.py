@@ -125,11 +125,13 @@ class TokenStream:
             self._accepted = True
             self._notify()
 
-    def push(self, tokens: Sequence[int]) -> None:
-        """Append output; called by the engine alone."""
+    def push(self, tokens: Sequence[int]) -> bool:
+        """Append output; whether it is the first. Called by the engine alone."""
         with self._changed:
+            first = not self._tokens
             self._tokens.extend(tokens)
             self._notify()
+        return first
 
     def finish(self, reason: str, usage: Usage) -> None:
         """End well; called by the engine alone. Whatever comes later changes nothing."""

@@ -42,7 +42,9 @@ def paged_attention(
     tiles = prefill_tiles(target, head_dim, query.element_size())
     splits = prefill_splits(target, tiles, tokens, heads, kv_heads, most_keys)
     step = (query_starts, key_lengths, tables, scale, window)
-    beside = decode_tiles(target, head_dim, query.element_size(), len(key_lengths), kv_heads, most_keys)
+    # One of them at least does not decode, or this were no prefill.
+    decoding = max(1, len(key_lengths) - 1)
+    beside = decode_tiles(target, head_dim, query.element_size(), decoding, kv_heads, most_keys)
     # Of several sequences those with one query decode, which the other kernel does in less than half the time.
     apart = len(key_lengths) > 1 and beside.join
     output = triton_prefill.prefill(query, pool, layer, *step, tiles, splits, singles=not apart)

@@ -14,6 +14,7 @@ from ..lean_runner import Limits
 from ..model import LoadedModel
 from ..rawlink import synchronize
 from ..sequence import Sampling
+from ..wording import counted
 from .model import copy_bytes_per_s, runner_for, table_of
 
 _WARM_UP_STEPS: Final = 3
@@ -78,7 +79,7 @@ def measure_decode(
     runner = runner_for(model, Limits(slots, max(slots, 16), longest), blocks)
     results = []
     for case in cases:
-        on_phase(f"{case.batch} x {case.context_tokens} tokens")
+        on_phase(f"{case.batch} x {counted(case.context_tokens, 'token')}")
         results.append(_measure(model, runner, case, steps, copy_rate))
     return copy_rate, results
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 
 from ..device import DeviceReport, describe_devices
+from ..wording import counted
 
 _PACKAGES: Final = ("kvtrace", "torch", "triton", "transformers")
 
@@ -31,7 +32,7 @@ def machine(device: torch.device) -> dict[str, Any]:
 def report_of(device: torch.device) -> DeviceReport:
     """What torch says of ``device``."""
     if device.type == "cpu":
-        return DeviceReport("cpu", f"{os.cpu_count()} cores", "CPU", None, None, None)
+        return DeviceReport("cpu", counted(os.cpu_count() or 1, "core"), "CPU", None, None, None)
     return describe_devices()[device.index or 0]
 
 

@@ -29,8 +29,10 @@ from ..config import EngineConfig, PolicyMode
 from ..errors import EngineError
 from ..model import LoadedModel
 from ..process import own_process
+from ..rawlink import synchronize
 from ..records import EngineEvent, EventKind
 from ..sequence import Sampling, Sequence
+from ..wording import counted
 
 Plan = tuple[tuple[int, int, int, bool], ...]
 """A step: of each chunk the request, its first position, its length, and whether it sampled."""
@@ -139,7 +141,7 @@ def measure_parking(
             for way in ("resident", *WAYS):  # the first one warms up
                 on_phase(f"others beside a return, {way}")
                 gaps[way] = bench.gaps(way)
-            on_phase(f"{setup.parks} parks, and none")
+            on_phase(f"{counted(setup.parks, 'park')}, and none")
             return [_gap_result(way, *gaps[way], gaps["resident"][1]) for way in WAYS], bench.exactness()
     finally:
         parts.mover.close()
@@ -150,7 +152,7 @@ def _await_host(parts: CoreParts, blocks: int) -> None:
     deadline = time.monotonic() + _HOST_S
     while len(parts.core.cache.placement.host.slots) < blocks:
         if time.monotonic() > deadline:
-            raise EngineError(f"the host tier of {blocks} blocks was not there after {_HOST_S} s")
+            raise EngineError(f"the host tier of {counted(blocks, 'block')} was not there after {_HOST_S} s")
         parts.core.step()
         time.sleep(0.01)
 
@@ -331,11 +333,13 @@ class _Stage:
 
     def _kv(self, agent: str) -> list[Tensor]:
         """A copy of the agent's KV on the device, block by block, without the rows that a partial block does not use."""
-        return [
+        copied = [
             self._pool[piece.device, ..., : len(piece.tokens) or None, :].clone()
             for piece in self._core.cache.pieces(agent)
             if piece.device is not None
         ]
+        synchronize(self._pool.device)  # behind the step in flight, which the engine's next copies do not wait for
+        return copied
 
     def _starts(self, agent: str) -> ToolStarted:
         self._spans += 1

@@ -11,6 +11,7 @@ from ..batch import Chunk, Runner
 from ..lean_runner import Limits
 from ..model import LoadedModel
 from ..sequence import Sampling
+from ..wording import counted
 from .model import runner_for, table_of, timed
 
 GPU_TOKENS: Final = (2000, 6900, 32_000)
@@ -51,7 +52,7 @@ def measure_prefill(
     results = []
     for size in step_tokens:
         for count in tokens:
-            on_phase(f"{count} tokens in steps of {size}")
+            on_phase(f"{counted(count, 'token')} in steps of {size:,}")
             results.append(_measure(model, runner, count, size, repeats))
     return results
 

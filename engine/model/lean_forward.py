@@ -8,7 +8,7 @@ next one, where it fuses with the norm that follows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, linear
 
 from .. import attention  # noqa: F401  (defines torch.ops.kvtrace.paged_attention)
+from ..pieces import Pieces, run_pieces
 from .lean import LayerWeights, LeanShape, LeanWeights
 from .lean_ops import rms_norm
 from .skinny_ops import sums_of_squares
@@ -232,10 +233,20 @@ Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class LeanDecoder:
-    """Runs the lean forward pass over ``weights`` and ``pool``; ``wrap`` compiles its functions, or leaves them as they are."""
+    """Runs the lean forward pass over ``weights`` and ``pool``; ``wrap`` compiles its functions, or leaves them as they are.
 
-    def __init__(self, weights: LeanWeights, pool: Tensor, wrap: Wrap = lambda function: function) -> None:
+    ``cuts`` are the layers before which :meth:`forward` can be interrupted.
+    """
+
+    def __init__(
+        self,
+        weights: LeanWeights,
+        pool: Tensor,
+        wrap: Wrap = lambda function: function,
+        cuts: Collection[int] = (),
+    ) -> None:
         self.weights = weights
+        self._cuts = frozenset(cuts)
         self._pools = tuple(pool[:, index : index + 1] for index in range(len(weights.layers)))
         self._embed, self._head = wrap(embed), wrap(head)
         self._to_states, self._from_attended = wrap(to_states), wrap(from_attended)
@@ -246,7 +257,7 @@ class LeanDecoder:
     def decode(self, inputs: TokenTensors, step: StepTensors, tilings: LayerTilings | None) -> tuple[Tensor, Tensor]:
         """A decoding step: logits of each row and the most likely token; by skinny products where ``tilings`` are given."""
         if tilings is None:
-            return self.logits(*self.forward(inputs, step))
+            return self.logits(*run_pieces(self.forward(inputs, step)))
         weights = self.weights
         norm = weights.layers[0].norm
         _any_length(weights.rotary, inputs.ids, inputs.source, inputs.positions)
@@ -296,16 +307,21 @@ class LeanDecoder:
         layers = self.weights.layers
         return layers[index + 1].norm if index + 1 < len(layers) else self.weights.norm
 
-    def forward(self, inputs: TokenTensors, step: StepTensors, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, inputs: TokenTensors, step: StepTensors, rows: Tensor | None = None
+    ) -> Pieces[tuple[Tensor, Tensor]]:
         """Write the step's KV; the last layer's result, ``[tokens, hidden]`` in two parts to be added.
 
-        ``rows`` picks the tokens whose result anybody wants: after the last layer only those that sample.
+        ``rows`` picks the tokens whose result anybody wants: after the last layer only those that sample. A piece touches
+        the pool for its own layers alone: before it runs, neither what it reads there nor where it writes need be ready.
         """
         weights, shape = self.weights, self.weights.shape
         _any_length(weights.rotary, inputs.ids, inputs.source, inputs.positions)
         hidden, rotary = self._embed(weights.embedding, weights.rotary, *inputs)
         delta = torch.zeros_like(hidden)
         for index, (one, pool) in enumerate(zip(weights.layers, self._pools, strict=True)):
+            if index in self._cuts:
+                yield
             _any_length(hidden, delta)
             hidden, states = self._to_states(hidden, delta, one.norm, one.qkv, one.qkv_bias, shape.eps)
             attended = _attend(states, one, rotary, pool, step, shape, shape.windows[index])

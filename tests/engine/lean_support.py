@@ -34,6 +34,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("Qwen2Config", {}),
     "qwen3": ("Qwen3Config", {}),
 }
+DEEP: dict[str, tuple[str, dict[str, Any]]] = {"deep": ("Qwen3Config", {"num_hidden_layers": 9})}
+"""With as many parts as a block can have."""
 
 
 @cache
@@ -41,7 +43,7 @@ def random_model(family: str) -> Any:
     """A tiny random transformers model with its own attention."""
     import transformers
 
-    name, changes = FAMILIES[family]
+    name, changes = (FAMILIES | DEEP)[family]
     figures: dict[str, Any] = {
         "vocab_size": 250,
         "hidden_size": 32,
@@ -94,6 +96,25 @@ def generate(runner: Any, prompts: Sequence[Sequence[int]], count: int, piece: i
         for index, token in launched.tokens().items():
             found[index].append(token)
     return found
+
+
+def pool_of(runner: LeanRunner) -> torch.Tensor:
+    """The runner's whole pool, ``[blocks, layers, 2, kv_heads, block_tokens, head_dim]``."""
+    pool = runner._decoder._pools[0]._base
+    assert pool is not None
+    return pool
+
+
+def new_tokens(start: int, new: int, table: Sequence[int], number: int = 0) -> Chunk:
+    """``new`` tokens of an agent that has ``start`` already; its tokens follow from ``number`` alone."""
+    tokens = tuple((7 * number + place) % 200 for place in range(start, start + new))
+    return Chunk(number, tokens, start, tuple(table), 0, True, GREEDY, 0, 0)
+
+
+def compute_pasts(runner: LeanRunner, chunks: Sequence[Chunk]) -> None:
+    """Give every chunk of :func:`new_tokens` the KV of the positions before it."""
+    for chunk in chunks:
+        runner.run([new_tokens(0, chunk.start, chunk.table, chunk.sequence_id)])
 
 
 @torch.inference_mode()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from kvtrace.engine.batch import UNREAD, Chunk
-from kvtrace.engine.swap.contract import Copy, CopyDone, Direction
+from kvtrace.engine.swap.contract import Copy, CopyDone, Direction, Fence
 
 BLOCK = 16
 POISON = -1
@@ -118,6 +118,10 @@ class Launch:
         (one,) = (one for one in self._before.chunks if one.sequence_id == chunk.sequence_id)
         return one.start + len(one.tokens) == chunk.start and one.table == chunk.table[: len(one.table)]
 
+    def done(self) -> bool:
+        sampled = self.error is not None or any(chunk.sample for chunk in self.chunks)
+        return not sampled or self._runner.device.executed >= self.ticket
+
     def tokens(self) -> dict[int, int]:
         assert not self.read, "a step is read twice"
         self.read = True
@@ -132,7 +136,7 @@ class Launch:
 class ListRunner:
     """Computes chunks over :class:`Memory`; ``fail`` makes the next launch raise, ``fail_late`` its reading.
 
-    What the device computes of such a step nobody can tell.
+    What the device computes of such a step nobody can tell, nor whether a launch that raises waits for what arrives.
     """
 
     def __init__(self, memory: Memory, device: Device) -> None:
@@ -143,8 +147,13 @@ class ListRunner:
         self.chunks: list[Chunk] = []
         self._last: Launch | None = None
 
-    def launch(self, chunks: Seq[Chunk]) -> Launch:
+    def launch(self, chunks: Seq[Chunk], arrivals: Seq[Fence] = ()) -> Launch:
         self.chunks = list(chunks)
+        if self.fail is not None and self.device.unlucky():
+            error, self.fail = self.fail, None
+            raise error
+        for fence in arrivals:
+            fence.join()
         if self.fail is not None:
             error, self.fail = self.fail, None
             self._last = Launch(self, chunks, self._last, error)  # some of it runs all the same
@@ -191,7 +200,7 @@ class _Gate:
     def __init__(self, mover: ListMover, device: Device, flights: Seq[_Flight]) -> None:
         self._mover, self._device, self._flights = mover, device, flights
 
-    def join(self) -> None:
+    def join(self, part: int | None = None) -> None:
         for flight in self._flights:
             flight.joined = True
         self._device.before_next(lambda: self._mover.end(self._flights))

@@ -10,7 +10,8 @@ from kvtrace.engine.config import PolicyMode
 from kvtrace.engine.records import AgentState
 from kvtrace.engine.sequence import Sampling, Sequence, SequenceStatus
 
-from .support import World, check_answer, park_and_evict, tokens
+from .lists import Launch
+from .support import BLOCK, World, check_answer, park_and_evict, tokens
 
 LATE = 1000
 """Ticks that a copy takes: longer than any test, unless a launch waits for it."""
@@ -43,6 +44,46 @@ def test_a_step_is_launched_while_its_blocks_are_on_their_way(pipelined: bool) -
     assert request.usage.restoring_s > 0
 
 
+@pytest.mark.parametrize("failures", [0.0, 1.0])
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_the_first_of_several_steps_need_not_sample_to_be_early(pipelined: bool, failures: float) -> None:
+    world = World(PolicyMode.SWAP, pipelined=pipelined)
+    context = park_and_evict(world, "a")
+    world.mover.fences, world.mover._most_delay = 1.0, LATE
+    request = world.submit("a", [*context, *tokens(2 * world.step_tokens, seed=4)], max_tokens=6)
+    world.mover._random.seed(5)
+    world.mover.failures = failures
+    launched = world.device.launched
+    while world.device.launched == launched:
+        world.step()
+    assert [len(chunk.tokens) for chunk in world.runner.chunks] == [world.step_tokens]
+    assert not world.runner.chunks[0].sample
+    while world.mover.joined == 0:
+        world.step()
+    world.mover.failures = 0.0
+    world.run()
+    check_answer(request)
+    assert (request.attempt > 0) == (failures > 0)
+
+
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_its_copies_are_entered_before_its_tokens_are_waited_for(
+    pipelined: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, request = returning(pipelined=pipelined)
+    waits, tokens_of = [], Launch.tokens
+
+    def noted(self: Launch) -> dict[int, int]:
+        waits.append(len(request.waits))
+        return tokens_of(self)
+
+    monkeypatch.setattr(Launch, "tokens", noted)
+    world.run()
+    check_answer(request)
+    assert world.mover.joined > 0
+    assert set(waits) == {0}
+
+
 def test_no_fence_means_waiting_as_before() -> None:
     world, request = returning(pipelined=True, fences=0.0, most_delay=3)
     world.run()
@@ -64,6 +105,30 @@ def test_a_copy_that_fails_makes_its_step_void_for_that_request_alone(pipelined:
     assert request.attempt == 1
     check_answer(request)
     check_answer(other)
+
+
+@pytest.mark.parametrize("failures", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_two_that_arrive_share_a_step_and_no_fate(pipelined: bool, failures: float) -> None:
+    world = World(PolicyMode.SWAP, device_blocks=20, step_tokens=64, pipelined=pipelined)
+    contexts = [park_and_evict(world, agent) for agent in "ab"]
+    world.ask("crowd", tokens(20 * BLOCK - 8, seed=98))
+    world.mover.fences, world.mover._most_delay = 1.0, LATE
+    world.mover._random.seed(3)
+    requests = [world.submit(agent, [*context, 1, 2, 3], 6) for agent, context in zip("ab", contexts, strict=True)]
+    launched = world.device.launched
+    world.mover.failures = failures
+    while world.device.launched == launched:
+        world.step()
+    assert [chunk.sequence_id for chunk in world.runner.chunks] == [request.id for request in requests]
+    while world.mover.joined == 0:
+        world.step()
+    world.mover.failures = 0.0
+    world.run()
+    again = [request.attempt > 0 for request in requests]
+    assert sorted(again) == {0.0: [False, False], 0.2: [False, True], 1.0: [True, True]}[failures]
+    for request in requests:
+        check_answer(request)
 
 
 @pytest.mark.parametrize("steps", range(1, 5))

@@ -68,11 +68,12 @@ def test_request_as_large_as_the_pool_completes() -> None:
     world.ask("a", tokens(60), max_tokens=5)
 
 
-def test_too_many_waiting_requests_are_refused() -> None:
-    world = World(queue_requests=2)
-    for agent in ("a", "b"):
-        world.submit(agent, tokens(5))
-    with pytest.raises(QueueFull, match="2 requests wait"):
+@pytest.mark.parametrize(("most", "said"), [(1, "1 request waits already"), (2, "2 requests wait already")])
+def test_too_many_waiting_requests_are_refused(most: int, said: str) -> None:
+    world = World(queue_requests=most)
+    for number in range(most):
+        world.submit(f"a{number}", tokens(5))
+    with pytest.raises(QueueFull, match=f"^{said}.*queue_requests.*--queue"):
         world.submit("c", tokens(5))
 
 

@@ -30,6 +30,7 @@ class ServerFacts:
     version: str | None
     policy: str | None = None
     device: str | None = None
+    device_name: str | None = None
     host_bytes: int | None = None
 
     @property
@@ -59,7 +60,7 @@ async def identify(url: str, key: str | None = None) -> ServerFacts:
         state = await read_state(session, url)
     if state is not None:
         host_bytes = state["tiers"]["host"]["total_bytes"]
-        return ServerFacts(OURS, _version(OURS), state["policy"], state["device"], host_bytes)
+        return ServerFacts(OURS, _version(OURS), state["policy"], state["device"], state.get("device_name"), host_bytes)
     with contextlib.suppress(KeyError, TypeError):
         return ServerFacts("vllm", str((await _read(url, "/version", key))["version"]))
     return ServerFacts("other", None)

@@ -34,6 +34,8 @@ def test_every_case_finds_its_kv_where_the_case_says(
     assert cases["resident"].times_resident == 1
     assert cases["demand"].exposed is not None
     assert cases["recomputed"].exposed is None
+    assert cases["resident"].launched_ms < cases["demand"].launched_ms < cases["demand"].first_token_ms
+    assert cases["demand"].waited_ms is not None
 
 
 def test_parking_changes_no_token_and_the_link_was_used(tiny_model: Callable[[str], LoadedModel]) -> None:
