@@ -4,9 +4,11 @@ Everything runs but the device, whose steps and copies take modelled time (:mod:
 are a model's, good for comparing policies and for saying what a card could reach. Parts:
 
 * ``closed``: the closed loop of ``kvtrace bench agents`` on the H200's measured costs, every policy, beside the ideal queue;
-* ``real``: the same with tool times of public coding agents, bytes moved and idle memory handed on;
+* ``real``: the same with tool times of public coding agents, bytes moved and idle memory handed on, ``auto`` against ``eager``
+  as it is here (each block is copied out once in its life) and as the article words it (everything out and back at every call);
 * ``steady``: agents replaced as they finish, beside what the blocked share predicts;
 * ``small-host``: more agents than both tiers hold, with and without pausing new ones;
+* ``silent``: agents of whose tools nobody tells, alone and beside others, with a large and a small host tier;
 * ``article``: the rig of the article (962 tokens/s of prefill, eight slots, 48 GB of host memory), with ``kvtrace plan``'s
   prediction beside it.
 
@@ -49,7 +51,7 @@ ARTICLE_TURN: Final = Shape(SLOTS, prompt_tokens=4800, returns=9, generated_toke
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One run. ``tools`` is ``exp:MEAN`` or ``real``; ``seconds`` makes it a steady one."""
+    """One run. ``tools`` is ``exp:MEAN`` or ``real``; ``seconds`` makes it a steady one; of ``silent`` of four agents no signals come."""
 
     part: str
     agents: int
@@ -60,7 +62,8 @@ class Cell:
     seconds: float | None = None
     machine: Machine = H200
     shape: Shape = CLOSED
-    step_tokens: int = 2048
+    step_tokens: int = 1024
+    silent: int = 0
 
 
 def main() -> None:
@@ -77,6 +80,9 @@ def main() -> None:
         for row in pool.map(measure, cells):
             rows.append(row)
             print(line(row), flush=True)
+    compared = against_eager(rows)
+    for one in compared:
+        print(comparison(one))
     if arguments.json is not None:
         document = {
             "schema_version": SCHEMA_VERSION,
@@ -84,6 +90,7 @@ def main() -> None:
             "command": "python benchmarks/simulated_agents.py " + " ".join(f"--part {part}" for part in parts),
             "machines": [asdict(machine) for machine in {cell.machine.name: cell.machine for cell in cells}.values()],
             "runs": rows,
+            **({"auto_against_eager": compared} if compared else {}),
             **({"plan": plan(rows)} if "article" in parts else {}),
         }
         arguments.json.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
@@ -92,7 +99,7 @@ def main() -> None:
 def closed() -> Iterator[Cell]:
     """Every policy at every number of agents; the one that is chosen with all seeds."""
     for policy in (PolicyMode.AUTO, PolicyMode.SWAP, PolicyMode.EAGER, PolicyMode.RECOMPUTE, PolicyMode.KEEP):
-        for agents in (8, 16, 24, 32, 48, 64):
+        for agents in (8, 12, 16, 20, 24, 32, 48, 64) if policy is PolicyMode.AUTO else (8, 16, 24, 32, 48, 64):
             for seed in SEEDS if policy is PolicyMode.AUTO else SEEDS[:1]:
                 yield Cell("closed", agents, seed, policy)
 
@@ -100,7 +107,7 @@ def closed() -> Iterator[Cell]:
 def real() -> Iterator[Cell]:
     """Tool times of public sessions."""
     for policy in (PolicyMode.AUTO, PolicyMode.EAGER, PolicyMode.KEEP):
-        for agents in (16, 24, 32):
+        for agents in (8, 12, 16, 24, 32):
             for seed in SEEDS:
                 yield Cell("real", agents, seed, policy, tools="real")
 
@@ -120,6 +127,14 @@ def small_host() -> Iterator[Cell]:
             yield Cell("small-host", 48, seed, policy, host_bytes=8 << 30)
 
 
+def silent() -> Iterator[Cell]:
+    """Nobody, every other agent or nobody else tells of its tools."""
+    for host_bytes, agents in ((48 << 30, 16), (48 << 30, 32), (48 << 30, 48), (8 << 30, 48)):
+        for number in (0, 2, 4):
+            for seed in SEEDS:
+                yield Cell("silent", agents, seed, PolicyMode.AUTO, host_bytes=host_bytes, silent=number)
+
+
 def article() -> Iterator[Cell]:
     """The article's card: a turn of 200 tokens (7 s) and a tool of 4 s, or of 11.5 s: b as in TraceLab's traces."""
     rig = replace(
@@ -137,7 +152,14 @@ def article() -> Iterator[Cell]:
         yield replace(rig, tools=tools, agents=16, policy=PolicyMode.RECOMPUTE)
 
 
-PARTS: Final = {"closed": closed, "real": real, "steady": steady, "small-host": small_host, "article": article}
+PARTS: Final = {
+    "closed": closed,
+    "real": real,
+    "steady": steady,
+    "small-host": small_host,
+    "silent": silent,
+    "article": article,
+}
 
 
 def measure(cell: Cell) -> dict[str, Any]:
@@ -158,14 +180,50 @@ def measure(cell: Cell) -> dict[str, Any]:
         "tools": cell.tools,
         "host_bytes": cell.host_bytes,
         "seconds": cell.seconds,
+        "silent_share": cell.silent / 4,
         **_figures(figures),
         "ideal_turns_per_s": best,
         "turns_per_s_of_ideal": None if best is None else figures.turns_per_s / best,
         "ceiling_multiple": None if b is None else ideal(b),
         "predicted_multiple": None if b is None or b >= 1 else machine_repair(b, SLOTS, max(cell.agents, SLOTS))[0],
         "moved": asdict(run.moved),
+        "literal_eager_bytes": _literal_eager_bytes(run, shape),
         "device_busy_share": run.busy_share,
     }
+
+
+def against_eager(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What ``auto`` moves and hands over with ``real`` tools, as shares of ``eager``'s; means over the seeds."""
+    real_rows = [row for row in rows if row["part"] == "real"]
+    compared = []
+    for agents in sorted({row["agents"] for row in real_rows}):
+        auto, eager = (
+            [row for row in real_rows if (row["agents"], row["policy"]) == (agents, policy)]
+            for policy in ("auto", "eager")
+        )
+        moved = sum(map(_moved_bytes, auto))
+        handed = sum(row["moved"]["handed_byte_s"] for row in eager)
+        compared.append(
+            {
+                "agents": agents,
+                "bytes_of_eager": moved / sum(map(_moved_bytes, eager)),
+                "bytes_of_literal_eager": moved / sum(row["literal_eager_bytes"] for row in auto),
+                # Where nobody lacks room there is nothing to hand over.
+                "handed_of_eager": sum(row["moved"]["handed_byte_s"] for row in auto) / handed
+                if handed > 1e9
+                else None,
+            }
+        )
+    return compared
+
+
+def comparison(one: dict[str, Any]) -> str:
+    """A row of :func:`against_eager` as people read it."""
+    return (
+        f"real  N {one['agents']:>2}  auto moves {one['bytes_of_eager']:.2f} of eager's bytes, "
+        f"{one['bytes_of_literal_eager']:.2f} of everything at every call, and hands over {_number(one['handed_of_eager'])} of the idle "
+        "byte-seconds"
+    )
 
 
 def plan(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -185,11 +243,12 @@ def line(row: dict[str, Any]) -> str:
     of_ideal = row["turns_per_s_of_ideal"]
     return (
         f"{row['part']:<10} {row['tools']:<9} {row['policy']:<9} N {row['agents']:>2} seed {row['seed']}  "
+        f"{'' if not row['silent_share'] else format(row['silent_share'], '.0%') + ' silent  '}"
         f"{row['turns_per_s']:6.3f} turns/s  of ideal {'-' if of_ideal is None else f'{of_ideal:.3f}'}  "
         f"decoding {_number(row['decoding_mean'])}  b {_number(row['b'])}  return TTFT p50 "
         f"{_ms(row['return_ttft_p50_s'])} p95 {_ms(row['return_ttft_p95_s'])}  first p50 {_ms(row['first_ttft_p50_s'])}  "
         f"per token p50 {_ms(row['tpot_p50_s'])}  again {row['reprefilled_tokens']}  "
-        f"moved {(row['moved']['out_bytes'] + row['moved']['in_bytes']) / 1e9:.0f} GB"
+        f"moved {_moved_bytes(row) / 1e9:.0f} GB"
     )
 
 
@@ -204,7 +263,9 @@ def _run(cell: Cell, shape: Shape, tools: Tools) -> SimulatedRun:
         pipelined=True,
     )
     if cell.seconds is None:
-        return simulate(closed_loop(shape, tools, cell.seed), config, cell.machine)
+        plans = closed_loop(shape, tools, cell.seed)
+        silent_names = {plan.name for number, plan in enumerate(plans) if number % 4 >= 4 - cell.silent}
+        return simulate(plans, config, cell.machine, silent_names)
     return simulate_steadily(
         lambda index: closed_loop_agent(shape, tools, cell.seed, "0", index),
         cell.agents,
@@ -212,6 +273,16 @@ def _run(cell: Cell, shape: Shape, tools: Tools) -> SimulatedRun:
         config,
         cell.machine,
     )
+
+
+def _moved_bytes(row: dict[str, Any]) -> int:
+    return int(row["moved"]["out_bytes"] + row["moved"]["in_bytes"])
+
+
+def _literal_eager_bytes(run: SimulatedRun, shape: Shape) -> int:
+    """Bytes that cross if the whole context leaves at each tool's start and comes back at its end."""
+    contexts = (turn.prompt_tokens + turn.output_tokens - 1 for turn in run.turns if turn.turn < shape.returns)
+    return 2 * sum(QWEN3_8B.blocks_for(tokens) * QWEN3_8B.block_bytes for tokens in contexts)
 
 
 def _ideal(shape: Shape, tools: Tools) -> float:

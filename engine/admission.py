@@ -98,13 +98,14 @@ class Admission:
             return frozenset()
         now, under_way = self._clock.unix_ns(), self._under_way()
         newcomers = [(one.id, one.agent, self._first_blocks(one)) for one in fresh]
-        paused = paused_newcomers(newcomers, under_way, self._config.max_agents, self._room if auto else None)
-        if not paused or not auto:
+        room = self._room if auto else None
+        paused = paused_newcomers(newcomers, under_way, self._config.max_agents, room)
+        if not paused:
             return paused
         # Who comes back late holds nobody up, and nobody is held up for long. Looked at only where it matters.
         soon = {agent: blocks for agent, blocks in under_way.items() if self._outlooks.back_within(agent, BACK_S, now)}
         patient = [one for one in newcomers if now - self._requests.waiting[one[0]].arrived_unix_ns < PAUSE_NS]
-        return paused_newcomers(patient, soon, self._config.max_agents, self._room)
+        return paused_newcomers(patient, soon, self._config.max_agents, room)
 
     def _under_way(self) -> dict[str, int]:
         """The agents in the middle of their turns, and the blocks of their contexts."""

@@ -46,8 +46,8 @@ class EngineConfig:
         step_copy_bytes: most bytes of copies started per step, each way.
         turn_handicap_s: in the order of admission a request counts as having come so many seconds later for each turn that
             its agent had before, up to five. 0: first come, first served; below 0: returning agents first.
-        max_agents: most agents in the middle of their turns; a new one waits until another one's turns are over. ``None``:
-            no limit but, under `auto`, what both tiers hold.
+        max_agents: most agents in the middle of their turns; a new one waits until another one's turns are over, a minute
+            at most. ``None``: no limit but, under `auto`, what both tiers hold.
         pipelined: launch a step before the tokens of the one before are read; ``None``: on a GPU, not on a CPU.
 
     Raises:

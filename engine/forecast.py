@@ -102,12 +102,13 @@ class Durations:
 
 
 class Forecasts:
-    """What is known of every tool's calls, of waits for tools whatever they are, and of people's pauses."""
+    """What is known of every tool's calls, of waits for tools whatever they are, of people's pauses and of silences."""
 
     def __init__(self, document: Mapping[str, Any] | None = None) -> None:
         self._tools: OrderedDict[str, Durations] = OrderedDict()
         self._any = Durations()
         self._pauses = Durations()
+        self._silences = Durations()
         if document is not None:
             self._take(document)
 
@@ -156,6 +157,18 @@ class Forecasts:
     def pause(self, elapsed_s: float = 0.0) -> Left | None:
         """What is left of a person's pause."""
         return self._pauses.left(elapsed_s)
+
+    def silence_ended(self, seconds: float) -> None:
+        """Learn how long an agent was away of whose tools nobody tells."""
+        self._silences.add(max(seconds, 0.0))
+
+    def silence(self, elapsed_s: float = 0.0) -> Left | None:
+        """What is left until such an agent is back, if it comes back."""
+        return self._silences.left(elapsed_s)
+
+    def longest_silence_s(self) -> float | None:
+        """The longest that one was away and came back; ``None`` where none has come back yet."""
+        return self._silences.longest_s()
 
     def _of(self, tool: str) -> Durations:
         durations = self._tools.setdefault(tool, Durations())

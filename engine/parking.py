@@ -29,6 +29,7 @@ from .policy import (
     Prefetch,
     Promote,
     Rest,
+    believed_s,
     decide,
 )
 from .records import EngineEvent, EventKind
@@ -100,8 +101,11 @@ class Parking:
         """The last request of ``agent`` ended for ``reason``, and no tool of it is known to run."""
         if self._mode is PolicyMode.KEEP:
             return
+        session = self._sessions.agents[agent]
         if reason == _ABORTED:
             self.changed(Transition(agent, Moment.GONE, None), now_ns)
+        elif self._mode is PolicyMode.AUTO and session.silent:
+            self._look_after_silent(session, now_ns)
         else:
             self._watch(agent, FINISHED_S, now_ns)
             if self._mode is PolicyMode.RECOMPUTE:
@@ -149,8 +153,24 @@ class Parking:
     def _look_after(self, session: Session, now_ns: int) -> None:
         if session.blocked and believed(session, self._sessions.forecasts, now_ns):
             self._watch(session.agent, BELIEVED_S / 4, now_ns)
+        elif session.silent and self._mode is PolicyMode.AUTO:
+            self._look_after_silent(session, now_ns)
         elif session.calls:  # whose tools nobody tells of is silent in each of them
             self.changed(Transition(session.agent, Moment.GONE, session.tool if session.blocked else None), now_ns)
+
+    def _look_after_silent(self, session: Session, now_ns: int) -> None:
+        """Of whose tools nobody tells is expected for as long as others like it were away that came back."""
+        longest_s, silent_s = self._sessions.forecasts.longest_silence_s(), (now_ns - session.since_ns) / 1e9
+        if longest_s is None:
+            if silent_s < BELIEVED_S:
+                self._watch(session.agent, BELIEVED_S / 4, now_ns)
+        elif silent_s >= believed_s(longest_s):
+            self.changed(Transition(session.agent, Moment.GONE, None), now_ns)
+        else:
+            if not session.expected:
+                session.expected = True
+                self.changed(Transition(session.agent, Moment.SILENT, None), now_ns)
+            self._watch(session.agent, BELIEVED_S / 4, now_ns)
 
     def make_room(self, blocks: int, now_ns: int) -> None:
         """Requests want ``blocks`` blocks more than are free: put those of the best victims first in the queue."""

@@ -41,6 +41,7 @@ class Moment(StrEnum):
     EXPIRED = "expired"  # its tool never ended and nobody believes in it any more
     FILLED = "filled"  # a request of the agent filled blocks
     ANSWERED = "answered"  # its turn ended in an answer: a person is next
+    SILENT = "silent"  # its turn ended, and nobody tells what it does then; others like it came back
     OVERDUE = "overdue"  # its wait has outlasted what a Hold gave it
     GONE = "gone"  # it was cut off, fell silent, or its call has lasted beyond all belief
 
@@ -160,6 +161,8 @@ Rule = Callable[[Moment, AgentView], tuple[Action, ...]]
 
 _BACK: Final = "back from its tool"
 
+_AWAY: Final = {Moment.ANSWERED: "waits for a person", Moment.SILENT: "is away and says nothing"}
+
 
 def decide(mode: PolicyMode, moment: Moment, view: AgentView) -> tuple[Action, ...]:
     """The actions that ``mode`` takes at ``moment``, in order."""
@@ -197,7 +200,7 @@ def _auto(moment: Moment, view: AgentView) -> tuple[Action, ...]:
     match moment:
         case Moment.FILLED:
             return _mirror_early(view)
-        case Moment.TOOL_STARTED | Moment.ANSWERED:
+        case Moment.TOOL_STARTED | Moment.ANSWERED | Moment.SILENT:
             return _begin_wait(moment, view)
         case Moment.OVERDUE:
             waited = f"{_waits(view) if view.tool else 'waits'} for {_span(view.outlook.elapsed_s)} already"
@@ -215,7 +218,7 @@ def _mirror_early(view: AgentView) -> tuple[Action, ...]:
 def _begin_wait(moment: Moment, view: AgentView) -> tuple[Action, ...]:
     """Hold what will be needed at once, give way with the rest; where somebody lacks space, give way at once."""
     outlook = view.outlook
-    waits = "waits for a person" if moment is Moment.ANSWERED else _waits(view)
+    waits = _AWAY.get(moment) or _waits(view)
     if outlook.short > 0:
         return _give_way(view, f"{waits}, and requests lack {outlook.short:.0%} of the pool")
     if outlook.left is None:

@@ -67,7 +67,7 @@ class Session:
     ``open`` has the calls that have not ended, ``announced`` those of them that only a turn's end told of; ``tool``
     and ``span`` are of the newest open one or else the last that was.
     ``calls`` counts its waits for tools, ``answers`` its turns that ended without one since the last. ``gone``: nobody
-    expects it any more, until it is heard of again.
+    expects it any more, until it is heard of again; ``expected``: it is silent, and taken for one that comes back.
     """
 
     agent: str
@@ -88,6 +88,7 @@ class Session:
     calls: int = 0
     answers: int = 0
     gone: bool = False
+    expected: bool = False
     cycles: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=CYCLES))
     cycle: tuple[int, int] = (0, 0)
     rate: RateMeter = field(default_factory=RateMeter)
@@ -96,6 +97,11 @@ class Session:
     def blocked(self) -> bool:
         """Whether it waits for a tool."""
         return bool(self.open)
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing of it runs, and nobody has ever told what it does then."""
+        return self.activity is None and self.state is AgentState.IDLE and not self.calls
 
     def refresh(self, now_ns: int) -> None:
         """Account for the time since the last change and take the state that holds from now on."""
@@ -167,6 +173,8 @@ class Sessions:
         if session is None:
             session = self.agents[agent] = Session(agent, now_ns, since_ns=now_ns)
         self.agents.move_to_end(agent)
+        if session.silent and session.request_ns:
+            self.forecasts.silence_ended((now_ns - session.since_ns) / 1e9)
         session.request_ns = now_ns
         if session.state is AgentState.HUMAN:
             self.forecasts.pause_ended((now_ns - session.since_ns) / 1e9)

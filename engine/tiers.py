@@ -254,15 +254,11 @@ class TieredCache:
 
         ``needed``: before anybody else's, so that blocks of agents which come back later are taken too.
         """
-        started: list[int] = []
         away = [piece for piece in self.pieces(agent) if piece.device is None][:most]
-        for at in range(0, len(away), FLUSH_COPIES):
-            pieces = away[at : at + FLUSH_COPIES]
-            blocks = self._cheap_blocks(len(pieces), cheap=not needed)
-            started += self.placement.start_in(pieces[: len(blocks)], blocks, urgent=urgent)
-            self.placement.device.drop(blocks, unused=True)
-            if len(blocks) < len(pieces):
-                break
+        started = self._fetch(away[:FLUSH_COPIES], urgent=urgent, needed=needed)
+        if FLUSH_COPIES == len(started) < len(away):
+            self.placement.flush()  # the link is busy while room for the rest is found, which follows as one batch
+            started += self._fetch(away[FLUSH_COPIES:], urgent=urgent, needed=needed, begun=True)
         return started
 
     def forget(self, agent: str) -> None:
@@ -386,13 +382,17 @@ class TieredCache:
         found = [piece for piece in map(index.get, self.claims.cold(holding.keys)) if piece is not None]
         return [*found, holding.tail] if holding.tail is not None and holding.tail.alive else found
 
-    def _cheap_blocks(self, most: int, *, cheap: bool) -> list[int]:
-        """Up to ``most`` blocks that are free, or that the host has and, where they must be ``cheap``, nobody needs soon."""
-        device = self.placement.device
-        self.placement.empty_heads(most - len(device.free), cheap=cheap)
-        if not cheap and len(device.free) < most:
+    def _fetch(self, pieces: list[Piece], *, urgent: bool, needed: bool, begun: bool = False) -> list[int]:
+        """Copy in as many of ``pieces`` as there are blocks for; the ids of the copies."""
+        most, device = len(pieces), self.placement.device
+        # Blocks that are free, or that the host has and, unless they are ``needed``, nobody else needs soon.
+        self.placement.empty_heads(most - len(device.free), cheap=not needed)
+        if needed and len(device.free) < most:
             self.placement.empty_mirrored(most - len(device.free))
-        return device.take_free(min(most, len(device.free)))
+        blocks = device.take_free(min(most, len(device.free)))
+        started = self.placement.start_in(pieces[: len(blocks)], blocks, urgent=urgent, begun=begun)
+        device.drop(blocks, unused=True)
+        return started
 
 
 def _leading(found: Iterable[T | None]) -> list[T]:

@@ -13,6 +13,7 @@ import pytest
 
 from kvtrace.engine.bench.agents.workload import Shape
 from kvtrace.engine.config import PolicyMode
+from kvtrace.engine.simulation.agents import QWEN3_8B
 from kvtrace.engine.simulation.machine import ARTICLE
 
 ROOT = Path(__file__).parents[1]
@@ -44,6 +45,26 @@ def test_small_cell_is_held_against_the_ideal_queue(script: ModuleType) -> None:
     assert 0.8 < row["turns_per_s_of_ideal"] < 1.1
     assert row["ceiling_multiple"] == pytest.approx(1 / (1 - row["b"]))
     assert f"{row['turns_per_s']:.3f} turns/s" in script.line(row)
+
+
+def test_auto_is_held_against_eager_as_it_is_here_and_as_the_article_words_it(script: ModuleType) -> None:
+    rows = [
+        measure(script, part="real", agents=6, tools="real", policy=policy)
+        for policy in (PolicyMode.AUTO, PolicyMode.EAGER)
+    ]
+    (compared,) = script.against_eager(rows)
+    # All have room: auto copies each block out once, eager brings it back as well, the article's rule does both every time.
+    assert 0 < compared["bytes_of_literal_eager"] < compared["bytes_of_eager"] < 1
+    assert compared["handed_of_eager"] is None
+    assert script.against_eager([measure(script, part="closed", agents=2)]) == []
+    moved_blocks = rows[0]["literal_eager_bytes"] / QWEN3_8B.block_bytes
+    assert moved_blocks == 2 * 6 * (26 + 28)  # 407 and 435 tokens have KV when the two calls of each begin
+
+
+def test_agents_of_whose_tools_nobody_tells_are_told_apart_in_the_table(script: ModuleType) -> None:
+    row = measure(script, part="silent", agents=4, silent=2)
+    assert (row["turns"], row["silent_share"], row["reprefilled_tokens"]) == (12, 0.5, 0)
+    assert "50% silent" in script.line(row)
 
 
 def test_plan_is_beside_the_article_s_rig(script: ModuleType) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count
+from math import inf
 from typing import Final
 
 from kvtrace.tracer.signals import ToolEnded, ToolStarted
@@ -25,6 +26,7 @@ from .virtual import VirtualClock, VirtualMover, VirtualRunner
 
 QWEN3_8B: Final = KVGeometry(layers=36, kv_heads=8, head_dim=128, element_bytes=2)
 _WATCHED_S: Final = 0.25
+_SEEN: Final = ("agent", "state", "vram_bytes", "host_bytes")
 _LEAST_S: Final = 1e-4
 
 
@@ -53,33 +55,38 @@ class Simulation:
     def __init__(self, config: EngineConfig, machine: Machine, geometry: KVGeometry = QWEN3_8B) -> None:
         self.clock = VirtualClock()
         self._machine = machine
-        self._runner = VirtualRunner(machine, self.clock)
-        mover = VirtualMover(machine, self.clock, self._runner, geometry.block_bytes)
+        self._runner = VirtualRunner(machine, self.clock, len(geometry.parts))
+        self._mover = VirtualMover(machine, self.clock, self._runner, geometry)
         info = EngineInfo(model=machine.name, device="simulated", weights_bytes=0)
-        self.core = EngineCore(config, geometry, self._runner, mover, self.clock, info)
+        self.core = EngineCore(config, geometry, self._runner, self._mover, self.clock, info)
+        self.core.attend(self._meanwhile, lambda tokens: None)
         self.turns: list[TurnRecord] = []
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self._asking: dict[int, tuple[_Agent, TurnRecord]] = {}
         self._moved = Moved()
 
-    def join(self, plan: AgentPlan, then: Callable[[], None] = lambda: None) -> None:
-        """Let an agent begin ``plan.starts_s`` from now; ``then`` is called when its last turn is over."""
-        agent = _Agent(plan, [], then)
+    def join(self, plan: AgentPlan, then: Callable[[], None] = lambda: None, *, signals: bool = True) -> None:
+        """Let an agent begin ``plan.starts_s`` from now; ``then`` is called when its last turn is over.
+
+        Without ``signals`` nobody tells the engine of its tools: it sees requests of one agent with time between them.
+        """
+        agent = _Agent(plan, [], then, signals)
         self._at(self.clock.now_s + plan.starts_s, lambda: self._ask(agent, 0))
 
     def run(self, until_s: float = float("inf")) -> SimulatedRun:
         """Live until every agent is done or the time is up."""
         self._at(self.clock.now_s + _WATCHED_S, self._watch)
         while (len(self._events) > 1 or self.core.has_work()) and self.clock.now_s < until_s:
-            while self._events[0][0] <= self.clock.now_s:
-                heapq.heappop(self._events)[2]()
+            self._do_what_is_due()
             self._advance()
         link = self.core.snapshot().link
         self._moved.out_bytes, self._moved.in_bytes = link.out_total_bytes, link.in_total_bytes
         totals = self.core.snapshot().totals
         assert totals is not None
-        return SimulatedRun(tuple(self.turns), self._moved, totals, self._runner.busy_s / max(self.clock.now_s, 1e-9))
+        # What was launched and is not over does not count.
+        busy_s = self._runner.busy_s - max(self._runner.busy_until_s - self.clock.now_s, 0.0)
+        return SimulatedRun(tuple(self.turns), self._moved, totals, busy_s / max(self.clock.now_s, 1e-9))
 
     def cut_off(self, *, spans_end: bool) -> None:
         """Stop everybody where they are, as a client does that goes away: requests are aborted, no agent goes on.
@@ -108,6 +115,17 @@ class Simulation:
         # Nothing can run before something happens: somebody comes, or a copy that was waited for ends.
         if not self.core.has_work() or self.clock.now_s <= before_s:
             self.clock.wait_until(min(self._events[0][0], before_s + (_LEAST_S if self.core.has_work() else 1e9)))
+
+    def _do_what_is_due(self) -> None:
+        while self._events and self._events[0][0] <= self.clock.now_s:
+            heapq.heappop(self._events)[2]()
+
+    def _meanwhile(self, timeout_s: float) -> None:
+        """The engine waits for the device: let time pass to whatever comes next, whose doing need not wait for the step."""
+        coming = [self._runner.next_end_s(), self._mover.last_end_s(), *(event[0] for event in self._events[:1])]
+        soonest = min((instant_s for instant_s in coming if instant_s > self.clock.now_s), default=inf)
+        self.clock.wait_until(soonest if soonest < inf else self.clock.now_s + timeout_s)
+        self._do_what_is_due()
 
     def _at(self, instant_s: float, action: Callable[[], None]) -> None:
         heapq.heappush(self._events, (instant_s, next(self._numbers), action))
@@ -148,8 +166,9 @@ class Simulation:
             return
         name, ended_s = agent.plan.name, record.ended_s
         span = (f"{name}/{record.turn}", "tool")
-        self._signal(ended_s, lambda now: ToolStarted(*span, now, call.tool, name))
-        self._signal(ended_s + call.seconds, lambda now: ToolEnded(*span, now, call.tool, name))
+        if agent.signals:
+            self._signal(ended_s, lambda now: ToolStarted(*span, now, call.tool, name))
+            self._signal(ended_s + call.seconds, lambda now: ToolEnded(*span, now, call.tool, name))
         self._at(ended_s + call.seconds, lambda: self._ask(agent, record.turn + 1))
 
     def _signal(self, instant_s: float, signal: Callable[[int], ToolStarted | ToolEnded]) -> None:
@@ -158,7 +177,10 @@ class Simulation:
         self._at(instant_s + self._machine.request_ms / 2e3, lambda: self.core.signal(signal(sent_ns)))
 
     def _watch(self) -> None:
-        self._moved.see(asdict(self.core.snapshot()), "", _WATCHED_S)
+        # Not its events: turning hundreds of them into dicts took two thirds of a simulation's time.
+        snapshot = self.core.snapshot()
+        agents = [{name: getattr(agent, name) for name in _SEEN} for agent in snapshot.agents]
+        self._moved.see({"agents": agents, "tiers": asdict(snapshot.tiers)}, "", _WATCHED_S)
         self._at(self.clock.now_s + _WATCHED_S, self._watch)
 
 
@@ -167,13 +189,16 @@ class _Agent:
     plan: AgentPlan
     context: list[int]
     then: Callable[[], None]
+    signals: bool
 
 
-def simulate(plans: Sequence[AgentPlan], config: EngineConfig, machine: Machine) -> SimulatedRun:
-    """Let every agent of ``plans`` live from its first request to its last."""
+def simulate(
+    plans: Sequence[AgentPlan], config: EngineConfig, machine: Machine, silent: Collection[str] = ()
+) -> SimulatedRun:
+    """Let every agent of ``plans`` live from its first request to its last; no signals come from those in ``silent``."""
     simulation = Simulation(config, machine)
     for plan in plans:
-        simulation.join(plan)
+        simulation.join(plan, signals=plan.name not in silent)
     return simulation.run()
 
 

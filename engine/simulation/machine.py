@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..batch import Chunk
+from ..swap.contract import Direction
+from ..swap.limits import BATCHED, STAGED, Bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,8 @@ class Machine:
     prompts in a step and what the step takes with no sequence that decodes beside them; between two of them the time is
     interpolated, beyond the last one its slope goes on, below the first the time is the first (less work is padded to as
     much). Each sequence that decodes beside ``p`` positions costs ``beside_ms + beside_token_ms * p`` more; the step
-    never takes less than its decoding alone. ``link_bytes_per_s`` is one way, both ways at once. ``step_host_ms`` is the
+    never takes less than its decoding alone. ``link_bytes_per_s`` is one way. ``batched``: one call copies many blocks, so that
+    the last of a restore crosses in groups of layers. ``step_host_ms`` is the
     engine's own time per step and ``return_host_ms`` what the return of an agent costs its thread besides: hidden as
     long as the device is busy. ``request_ms`` passes between a client and the engine.
     """
@@ -30,9 +33,15 @@ class Machine:
     beside_ms: float
     beside_token_ms: float
     link_bytes_per_s: float
+    batched: bool = False
     step_host_ms: float = 0.5
     return_host_ms: float = 4.0
     request_ms: float = 1.0
+
+    @property
+    def bounds_in(self) -> Bounds:
+        """How much of a restore a mover has on the device."""
+        return (BATCHED if self.batched else STAGED)[Direction.IN]
 
     def step_s(self, chunks: Sequence[Chunk]) -> float:
         """Seconds that the device needs for a step."""
@@ -57,7 +66,8 @@ H200: Final = Machine(
     prompts=((101, 7.6), (240, 10.2), (505, 14.8), (1017, 26.8), (2048, 50.4)),
     beside_ms=0.30,
     beside_token_ms=0.00028,
-    link_bytes_per_s=53e9,
+    link_bytes_per_s=55e9,
+    batched=True,
 )
 """Measured: 8 decoding at 6,400 tokens 6.38 ms, one 4.93; 101 prompt tokens alone 7.65, 2,048 of them 50.4; beside seven that
 decode 9.94, and 56.5 with 2,041."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from math import inf
 
 from ..batch import Chunk
-from ..swap.contract import Copy, CopyDone, Direction
-from ..swap.limits import IN_FLIGHT_BYTES
+from ..geometry import KVGeometry
+from ..swap.contract import Copy, CopyDone, Direction, Fence
 from .machine import Machine
 
 _FIRST_ID = 1000
@@ -39,6 +39,10 @@ class VirtualStep:
         self._ends_s = ends_s
         self._sampled = sampled
 
+    def done(self) -> bool:
+        """Whether it is over by now."""
+        return self._clock.now_s >= self._ends_s
+
     def tokens(self) -> dict[int, int]:
         """Wait for the step; made-up ids that depend on the request and the position alone."""
         self._clock.wait_until(self._ends_s)
@@ -46,18 +50,37 @@ class VirtualStep:
 
 
 class VirtualRunner:
-    """Steps one after the other on one device. ``busy_until_s`` is when it has done all that was launched."""
+    """Steps one after the other on one device. ``busy_until_s`` is when it has done all that was launched.
 
-    def __init__(self, machine: Machine, clock: VirtualClock) -> None:
+    A step that computes prompts begins with the first of ``parts`` groups of layers as soon as that group's KV is there;
+    one that only decodes begins when all of it is.
+    """
+
+    def __init__(self, machine: Machine, clock: VirtualClock, parts: int) -> None:
         self.busy_until_s = self.busy_s = 0.0
         self._machine = machine
         self._clock = clock
+        self._parts = parts
+        self._ends_s: deque[float] = deque()
 
-    def launch(self, chunks: Sequence[Chunk]) -> VirtualStep:
-        """Queue a step behind those that were launched before."""
+    def next_end_s(self) -> float:
+        """When the first step ends that is not over; infinite where there is none."""
+        while self._ends_s and self._ends_s[0] <= self._clock.now_s:
+            self._ends_s.popleft()
+        return self._ends_s[0] if self._ends_s else inf
+
+    def launch(self, chunks: Sequence[Chunk], arrivals: Sequence[Fence] = ()) -> VirtualStep:
+        """Queue a step behind those that were launched before, each group of layers behind what ``arrivals`` bring of it."""
         takes_s = self._machine.step_s(chunks)
         self.busy_s += takes_s
-        self.busy_until_s = max(self._clock.now_s, self.busy_until_s) + takes_s
+        self.wait_for(self._clock.now_s)
+        prompts = any(len(chunk.tokens) > 1 for chunk in chunks)
+        parts: Sequence[int | None] = range(self._parts) if prompts else (None,)
+        for part in parts:
+            for arrival in arrivals:
+                arrival.join(part)
+            self.busy_until_s += takes_s / len(parts)
+        self._ends_s.append(self.busy_until_s)
         sampled = {chunk.sequence_id: _token(chunk) for chunk in chunks if chunk.sample}
         return VirtualStep(self._clock, self.busy_until_s, sampled)
 
@@ -72,27 +95,45 @@ class VirtualRunner:
 
 @dataclass(frozen=True, slots=True)
 class VirtualFence:
-    """Copies that the next step waits for on the device."""
+    """Copies that the next step waits for on the device: ``ends_s`` is when each group of layers is there, the first one first."""
 
     runner: VirtualRunner
-    ends_s: float
+    ends_s: tuple[float, ...]
 
-    def join(self) -> None:
-        """Let the next step begin after them."""
-        self.runner.wait_for(self.ends_s)
+    def join(self, part: int | None = None) -> None:
+        """Let the next step begin after what they bring of ``part`` and of those before it, or after all of it."""
+        self.runner.wait_for(self.ends_s[-1 if part is None else part])
+
+
+@dataclass(slots=True)
+class _Batch:
+    """The newest copies in, all decided on at one instant: they cross the link in one go."""
+
+    decided_s: float = -1.0
+    begins_s: float = 0.0
+    ends_s: float = 0.0
 
 
 class VirtualMover:
-    """Copies blocks one after the other each way, and not before the compute that the contract names is over."""
+    """Copies blocks one after the other each way, and not before the compute that the contract names is over.
 
-    def __init__(self, machine: Machine, clock: VirtualClock, runner: VirtualRunner, block_bytes: int) -> None:
+    The last bytes of a batch of copies in that no other one waits behind cross one group of layers after the other, where the
+    machine's mover does so: a fence knows of that, while the books have each copy end as if whole blocks crossed.
+    """
+
+    def __init__(self, machine: Machine, clock: VirtualClock, runner: VirtualRunner, geometry: KVGeometry) -> None:
         self._clock = clock
         self._runner = runner
-        self._copy_s = block_bytes / machine.link_bytes_per_s
-        self._on_device_s = IN_FLIGHT_BYTES / machine.link_bytes_per_s
+        self._parts = len(geometry.parts)
+        bounds, rate = machine.bounds_in, machine.link_bytes_per_s
+        self._copy_s = geometry.block_bytes / rate
+        self._in_flight_s, self._last_s = bounds.in_flight / rate, bounds.last / rate
+        self._parted_s = self._last_s - max(bounds.in_flight, bounds.alone) / rate
+        self._whole_s = bounds.parted / rate if machine.batched else inf
         self._free_s = dict.fromkeys(Direction, 0.0)
         self._flights: dict[Direction, deque[tuple[float, Copy]]] = {direction: deque() for direction in Direction}
         self._ends_s: dict[int, float] = {}
+        self._newest = _Batch()
 
     def mark(self) -> float:
         """When all that was launched so far is over."""
@@ -103,8 +144,12 @@ class VirtualMover:
         compute_s = after if isinstance(after, float) else self.mark()
         for copy in copies:
             begins_s = max(self._clock.now_s, compute_s, self._free_s[copy.direction])
-            self._free_s[copy.direction] = self._ends_s[copy.id] = begins_s + self._copy_s
-            self._flights[copy.direction].append((begins_s + self._copy_s, copy))
+            ends_s = self._free_s[copy.direction] = self._ends_s[copy.id] = begins_s + self._copy_s
+            self._flights[copy.direction].append((ends_s, copy))
+            if copy.direction is Direction.IN:
+                if self._newest.decided_s < self._clock.now_s:
+                    self._newest = _Batch(self._clock.now_s, begins_s)
+                self._newest.ends_s = ends_s
 
     def poll(self) -> list[CopyDone]:
         """The copies that are over by now."""
@@ -118,8 +163,18 @@ class VirtualMover:
 
     def fence(self, copy_ids: Collection[int]) -> VirtualFence | None:
         """As many bytes as a real mover has on the device at once can be waited for there."""
+        now_s, newest = self._clock.now_s, self._newest
         ends_s = max((self._ends_s.get(number, inf) for number in copy_ids), default=0.0)
-        return VirtualFence(self._runner, ends_s) if ends_s <= self._clock.now_s + self._on_device_s else None
+        # Behind any other batch somebody waits, so that no more of it is on the device than keeps the link busy.
+        alone = newest.begins_s < ends_s <= newest.ends_s
+        if not alone or newest.ends_s > now_s + self._last_s:
+            on_device = ends_s <= now_s + self._in_flight_s
+            return VirtualFence(self._runner, (ends_s,) * self._parts) if on_device else None
+        begins_s = max(newest.begins_s, newest.ends_s - self._parted_s)
+        if begins_s >= ends_s or newest.ends_s - begins_s <= self._whole_s:
+            return VirtualFence(self._runner, (ends_s,) * self._parts)
+        each_s = (newest.ends_s - begins_s) / self._parts
+        return VirtualFence(self._runner, tuple(begins_s + each_s * part for part in range(1, self._parts + 1)))
 
     def queued(self, direction: Direction) -> int:
         """Copies that are not over."""
@@ -130,6 +185,10 @@ class VirtualMover:
         ends = [flights[0][0] for flights in self._flights.values() if flights]
         if ends:
             self._clock.wait_until(min(min(ends), self._clock.now_s + timeout_s))
+
+    def last_end_s(self) -> float:
+        """When all copies are over; infinite where there are none."""
+        return max((flights[-1][0] for flights in self._flights.values() if flights), default=inf)
 
     def in_flight(self) -> int:
         """Copies that no :meth:`poll` has returned."""

@@ -41,6 +41,20 @@ def test_auto_lets_nobody_new_in_while_the_others_fill_both_tiers() -> None:
     check_answer(newcomer)
 
 
+@pytest.mark.parametrize("policy", [PolicyMode.SWAP, PolicyMode.AUTO, PolicyMode.RECOMPUTE])
+def test_the_limit_holds_no_sub_agent_up_for_good(policy: PolicyMode) -> None:
+    """Its parent's turns are over only when it is done, so that waiting for them would never end."""
+    stage = World(policy, max_agents=1, device_blocks=64)
+    stage.ask("parent", tokens(20))
+    stage.tool_starts("parent", "delegate")
+    child = stage.submit("child", tokens(20, seed=1))
+    stage.step(3)
+    assert child.status is SequenceStatus.WAITING
+    stage.clock.pass_s(61.0)
+    stage.run_until(child)
+    check_answer(child)
+
+
 @pytest.mark.parametrize("waited_s", [61.0, 200.0])
 def test_auto_holds_nobody_up_for_long_nor_for_those_who_stay_away(waited_s: float) -> None:
     stage = World(PolicyMode.AUTO, device_blocks=8, host_blocks=4, slots=2)

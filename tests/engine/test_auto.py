@@ -126,6 +126,41 @@ def test_person_who_takes_long_parks_the_agent() -> None:
     assert stage.ask("a", context).usage.reprefilled_tokens == 0
 
 
+def test_agent_that_says_nothing_is_expected_for_as_long_as_others_like_it_were_away() -> None:
+    stage = world()
+    context = stage.ask("quiet", tokens(20, seed=7)).tokens
+    assert not stage.core.sessions.agents["quiet"].expected, "nothing is known yet of such agents"
+    stage.clock.pass_s(4)
+    stage.ask("quiet", context)
+    stage.ask("a", tokens(70))
+    stage.run()
+    assert last(stage, EventKind.PARK).agent == "a"
+    assert last(stage, EventKind.PARK).why.startswith("is away and says nothing: half of such waits end within 3.")
+    session = stage.core.sessions.agents["a"]
+    assert session.expected
+    stage.clock.pass_s(8)
+    stage.step()
+    assert not session.gone
+    stage.clock.pass_s(4)
+    stage.step()
+    assert session.gone, "nobody was away for so long"
+
+
+def test_agent_that_says_nothing_keeps_its_host_copies_before_one_that_is_given_up() -> None:
+    stage = world(device_blocks=24, host_blocks=12)
+    for _ in range(2):
+        stage.ask("quiet", tokens(20, seed=7))
+        stage.clock.pass_s(4)
+    gone = stage.submit("gone", tokens(70, seed=8), max_tokens=40)
+    stage.step(6)
+    stage.core.abort(gone.id)
+    stage.ask("a", tokens(70))
+    stage.run()
+    stage.ask("new", tokens(60, seed=9))
+    stage.run()
+    assert stage.core.cache.residency("a").host_blocks == stage.core.cache.residency("a").blocks
+
+
 def test_full_host_drops_the_end_of_the_coldest_context_first() -> None:
     stage = world(device_blocks=12, host_blocks=10)
     teach(stage, "pytest", 600.0)

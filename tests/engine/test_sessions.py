@@ -228,6 +228,27 @@ def test_answer_is_a_transition_and_its_pause_is_learned() -> None:
     assert left.p50_s == pytest.approx(3, rel=0.2)
 
 
+def test_silence_is_learned_of_agents_that_nobody_tells_anything_of_and_of_no_others() -> None:
+    second = 10**9
+    known = Sessions(3600 * second)
+    for name in ("told", "person", "working", "quiet"):
+        known.request(name, 1)
+    known.apply(start("1", 2, agent="told"), 2)
+    known.apply(end("1", 3, agent="told"), 3)
+    known.turn_ended("person", {}, 2)
+    known.agents["working"].activity = AgentState.GENERATING
+    known.agents["working"].refresh(2)
+    for name in ("told", "person", "working"):
+        known.request(name, 9 * second)
+    assert known.forecasts.silence() is None
+    assert known.forecasts.longest_silence_s() is None
+    known.request("quiet", 7 * second)
+    assert known.forecasts.longest_silence_s() == pytest.approx(7, rel=0.2)
+    left = known.forecasts.silence(2.0)
+    assert left is not None
+    assert left.p50_s == pytest.approx(5, rel=0.2)
+
+
 def test_calls_are_learned_by_their_spans_and_waits_as_a_whole() -> None:
     second = 10**9
     known = Sessions(3600 * second)

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from kvtrace.engine.config import PolicyMode
+from kvtrace.engine.placement import FLUSH_COPIES
 from kvtrace.engine.records import EventKind
 from kvtrace.engine.sequence import SequenceStatus
+from kvtrace.engine.swap.contract import Copy
 
 from .support import BLOCK, World, check_answer, park_and_evict, tokens
 
@@ -55,6 +59,33 @@ def test_failed_restore_computes_from_the_hole_on() -> None:
     world.run()
     check_answer(again)
     assert again.usage.reprefilled_tokens > 0
+
+
+@pytest.mark.parametrize("signal", [True, False], ids=["tool's end", "request"])
+def test_restore_begins_with_a_few_copies_and_the_rest_follows_as_one_batch(
+    monkeypatch: pytest.MonkeyPatch, signal: bool
+) -> None:
+    world = World(device_blocks=160, host_blocks=400, step_tokens=512)
+    context = world.ask("a", tokens(150 * BLOCK)).tokens
+    start = world.tool_starts("a")
+    world.run()
+    world.ask("crowd", tokens(159 * BLOCK, seed=98))
+    world.tool_starts("crowd")
+    world.run()
+    sizes: list[int] = []
+    submit = world.mover.submit
+
+    def counted(copies: Sequence[Copy], after: object | None = None) -> None:
+        sizes.append(len(copies))
+        submit(copies, after)
+
+    monkeypatch.setattr(world.mover, "submit", counted)
+    if signal:
+        world.tool_ends(start)
+    again = world.ask("a", context)
+    check_answer(again)
+    assert again.usage.reprefilled_tokens == 0
+    assert sizes[:2] == [FLUSH_COPIES, 151 - FLUSH_COPIES]
 
 
 def test_block_on_its_way_out_stays_for_another_agent() -> None:

@@ -107,8 +107,8 @@ def test_prompts_that_cannot_fit_fail_with_the_servers_words(smollm2_server: Run
 
 def test_runs_of_several_calls_and_seeds_add_up_in_one_file(smollm2_server: Running, tmp_path: Path) -> None:
     path = tmp_path / "results.json"
-    options = ("--url", smollm2_server.url, "--tool", "fixed:0.05", "--append", str(path), *SMALL)
-    one = bench(*options, "--agents", "1", "--seeds", "1,2", "--machine", "a box")
+    options = ("--url", smollm2_server.url, "--tool", "fixed:0.05", "--append", str(path), "--machine", "a box", *SMALL)
+    one = bench(*options, "--agents", "1", "--seeds", "1,2")
     again = bench(*options, "--agents", "1,6", "--seeds", "2")
     assert (one.returncode, again.returncode) == (0, 0), one.stderr + again.stderr
     runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
@@ -225,7 +225,8 @@ def test_server_that_goes_away_leaves_what_was_measured_before(tmp_path: Path) -
             str(path),
         )
     assert done.returncode == 3
-    assert "went away; the run with 1 agents and seed 2 does not count" in done.stderr
+    assert "went away; the run with 1 agent and seed 2 does not count" in done.stderr
+    assert done.stderr.count("the server does not tell its card's name") == 1
     assert "turns/s" in done.stdout
     assert [run["cell"]["seed"] for run in json.loads(path.read_text(encoding="utf-8"))["runs"]] == [1]
 

@@ -17,11 +17,15 @@ def _error(response: Any, status: int) -> dict[str, Any]:
 
 def test_a_prompt_that_is_too_long_is_refused_with_both_numbers(tiny_server: Running) -> None:
     error = _error(tiny_server.complete([9] * 300), 400)
+    assert "prompt is too long" in error["message"]  # the words by which litellm knows
     assert "300 tokens" in error["message"]
     assert "256" in error["message"]
     assert error["code"] == "context_length_exceeded"
     error = _error(tiny_server.complete([9] * 200, max_tokens=100), 400)
     assert "200 prompt tokens and max_tokens 100 make 300, the context is 256" in error["message"]
+    assert "the prompt is too long by 44" in error["message"]
+    few = _error(tiny_server.complete([9] * 20, max_tokens=1000), 400)
+    assert few["message"].endswith(": lower max_tokens")
     # A stream is refused with the same status, before it begins.
     _error(tiny_server.complete([9] * 200, max_tokens=100, stream=True), 400)
 
@@ -83,12 +87,23 @@ def test_bodies_that_are_no_json_are_refused(tiny_server: Running) -> None:
     for content, content_type in ((b"{", "application/json"), (b"[1]", "application/json"), (b"a=b", "text/plain")):
         response = tiny_server.http.post("/v1/completions", content=content, headers={"Content-Type": content_type})
         assert "JSON object" in _error(response, 400)["message"] or "valid" in response.text
-    huge = tiny_server.http.post(
-        "/v1/completions", content=b" " * (33 << 20), headers={"Content-Type": "application/json"}
-    )
-    _error(huge, 413)
+    _error(tiny_server.http.post("/v1/embeddings", content=b" " * (33 << 20)), 413)
     unsaid = tiny_server.http.post("/v1/completions", content=iter([b" " * (1 << 20)] * 33))
-    _error(unsaid, 413)
+    assert "cannot fit" in _error(unsaid, 400)["message"]
+
+
+def test_a_body_that_could_not_fit_however_it_is_written_is_not_even_parsed(tiny_server: Running) -> None:
+    no_json = b" " * ((2 << 20) + 64 * 256)
+    for path in ("/v1/chat/completions", "/v1/responses"):
+        _error(tiny_server.http.post(path, content=no_json, headers={"Content-Type": "application/json"}), 400)
+        for body in (no_json + b" ", iter([no_json, b" "])):
+            response = tiny_server.http.post(path, content=body, headers={"Content-Type": "application/json"})
+            assert "cannot fit into the context: the prompt is too long" in _error(response, 400)["message"]
+    # A hundred prompts may each be as long as the context.
+    many = tiny_server.http.post(
+        "/v1/completions", content=no_json + b" ", headers={"Content-Type": "application/json"}
+    )
+    assert "no JSON" in _error(many, 400)["message"]
 
 
 def test_other_models_and_paths_are_not_found(tiny_server: Running) -> None:
@@ -192,4 +207,5 @@ def test_a_text_that_cannot_fit_is_refused_before_it_is_cut_into_tokens(
     ):
         error = _error(response, 400)
         assert error["code"] == "context_length_exceeded"
+        assert "prompt is too long" in error["message"]
         assert "characters" in error["message"]

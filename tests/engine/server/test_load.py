@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -24,8 +25,8 @@ PROMPT = list(range(5, 25))
 
 @pytest.fixture(scope="module")
 def small(tiny_folder: Callable[[str], Path]) -> Iterator[Running]:
-    """One slot, one place in the queue."""
-    with running(replace(tiny_settings(tiny_folder("llama")), slots=1, queue_requests=1, max_agents=3)) as server:
+    """One slot, two places in the queue."""
+    with running(replace(tiny_settings(tiny_folder("llama")), slots=1, queue_requests=2, max_agents=3)) as server:
         yield server
 
 
@@ -49,31 +50,38 @@ def test_a_full_queue_is_told_to_come_back_later(small: Running) -> None:
     with ThreadPoolExecutor() as pool, held(small) as gate:
         first = pool.submit(small.complete, PROMPT, user="a")
         assert gate.reached.wait(WAIT_S)
-        second = pool.submit(small.complete, PROMPT, user="b")
-        until(lambda: _open(small) == 2)
+        others = [pool.submit(small.complete, PROMPT, user="b") for _ in range(2)]
+        until(lambda: _open(small) == 3)
         refused = [pool.submit(small.complete, PROMPT, user="b", stream=stream) for stream in (False, True)]
-        until(lambda: _open(small) == 4)
+        until(lambda: _open(small) == 5)
         gate.open.set()
         for response in (future.result(WAIT_S) for future in refused):
             assert response.status_code == 429
             assert int(response.headers["retry-after"]) >= 1
-            assert response.json()["error"]["code"] == "queue_full"
-        assert [future.result(WAIT_S).status_code for future in (first, second)] == [200, 200]
-    assert [record.outcome for record in small.records[-4:]].count("queue_full") == 2
+            error = response.json()["error"]
+            assert error["code"] == "queue_full"
+            assert error["message"].startswith("2 requests wait already")
+            assert "--queue" in error["message"]
+        assert [future.result(WAIT_S).status_code for future in (first, *others)] == [200, 200, 200]
+    assert [record.outcome for record in small.records[-5:]].count("queue_full") == 2
 
 
-def test_agents_beyond_the_limit_are_told_to_come_back_later(small: Running) -> None:
+def test_a_new_agent_beyond_the_limit_waits_until_anothers_turns_are_over(small: Running) -> None:
     engine = small.service.engine
+
+    def state_of(agent: str) -> str | None:
+        return next((one.state.value for one in engine.state().agents if one.agent == agent), None)
+
     for agent in ("p", "q", "r"):
-        assert small.chat("hi", prompt_cache_key=agent).status_code == 200
+        assert small.chat(f"hi from {agent}", prompt_cache_key=agent).status_code == 200
         engine.turn_ended(agent, {f"call-{agent}": "grep"})
     until(lambda: [one.tool for one in engine.state().agents if one.agent in "pqr"] == ["grep"] * 3)
-    refused = small.chat("hi", prompt_cache_key="s")
-    assert refused.status_code == 429
-    assert refused.json()["error"]["code"] == "too_many_agents"
-    # Whoever is in the middle of a turn comes back whenever it wants.
-    assert all(small.chat("hi", prompt_cache_key=agent).status_code == 200 for agent in ("p", "q", "r"))
-    assert small.chat("hi", prompt_cache_key="s").status_code == 200
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(small.chat, "something else", prompt_cache_key="s")
+        until(lambda: state_of("s") == "queued")
+        # Whoever is in the middle of a turn comes back whenever it wants, past the one that waits.
+        assert small.chat("hi from p", prompt_cache_key="p").status_code == 200
+        assert waiting.result(WAIT_S).status_code == 200
 
 
 def test_a_client_that_leaves_frees_its_blocks(tiny_server: Running) -> None:
@@ -189,6 +197,25 @@ def test_a_stop_lets_open_requests_end_and_takes_no_new_ones(tiny_folder: Callab
         # A stream without an end does not hold the server up.
         assert list(lines) == []
         until(lambda: not _answers(server.url))
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
+def test_a_stream_that_outlasts_the_drain_ends_with_an_error(tiny_folder: Callable[[str], Path], path: str) -> None:
+    with running(replace(tiny_settings(tiny_folder("llama")), drain_s=1)) as server, held(server):
+        body = {
+            "/v1/chat/completions": chat_body(server.model, "hello"),
+            "/v1/completions": text_body(server.model, PROMPT),
+            "/v1/responses": {"model": server.model, "input": "hello"},
+        }[path]
+        with server.http.stream("POST", path, json=body | {"stream": True}) as response:
+            server.launched.stop()
+            lines = [line for line in response.iter_lines() if line]
+        assert "data: [DONE]" not in lines
+        last = json.loads(lines[-1].removeprefix("data: "))
+        error = last["response"]["error"] if path == "/v1/responses" else last["error"]
+        assert error["code"] == "shutting_down"
+        until(lambda: bool(server.records))
+        assert server.records[-1].outcome == "error"
 
 
 def test_requests_are_refused_while_the_model_loads(

@@ -14,6 +14,7 @@ from kvtrace.engine.bench.agents.workload import Shape, ToolCall, closed_loop, c
 from kvtrace.engine.config import EngineConfig, PolicyMode
 from kvtrace.engine.simulation.agents import QWEN3_8B, SimulatedRun, Simulation, simulate, simulate_steadily
 from kvtrace.engine.simulation.machine import ARTICLE, H200
+from kvtrace.tracer.signals import Signal
 
 SHAPE = Shape(6, prompt_tokens=1000, returns=3, generated_tokens=16, new_tokens=50)
 BLOCKS_EACH = QWEN3_8B.blocks_for(SHAPE.most_tokens)
@@ -122,6 +123,59 @@ def test_agents_that_were_cut_off_cost_the_living_nothing(policy: str, spans_end
     assert len(last) > 100
     assert sum(turn.reprefilled_tokens or 0 for turn in last) == 0
     simulation.core.check()
+
+
+def mixed(signalled: int, host_blocks: int, policy: str = "auto", card: str = "h200") -> tuple[Figures, Figures | None]:
+    """Twelve agents; of the first ``signalled`` in each four the engine hears: figures of these and of the others."""
+    config = replace(CONFIG, policy=PolicyMode(policy), host_blocks=host_blocks)
+    simulation = Simulation(config, H200 if card == "h200" else ARTICLE)
+    plans = closed_loop(replace(SHAPE, agents=12), tool, seed=1)
+    heard = {plan.name for index, plan in enumerate(plans) if index % 4 < signalled}
+    for plan in plans:
+        simulation.join(plan, signals=plan.name in heard)
+    simulation.run()
+    simulation.core.check()
+    turns = simulation.turns
+    assert sum(turn.error is None for turn in turns) == 48
+    others = [turn for turn in turns if turn.agent not in heard]
+    own = figures_of([turn for turn in turns if turn.agent in heard])
+    return own, figures_of(others) if others else None
+
+
+def test_agents_with_and_without_signals_share_a_card_and_nothing_is_computed_twice() -> None:
+    heard, silent = mixed(2, host_blocks=16 * BLOCKS_EACH)
+    assert silent is not None
+    assert heard.reprefilled_tokens == silent.reprefilled_tokens == 0
+    assert heard.turns == silent.turns == 24
+    both = heard.return_ttft_s.p50, silent.return_ttft_s.p50
+    assert None not in both
+    assert 0.5 < both[0] / both[1] < 2.0  # type: ignore[operator]
+
+
+def test_agents_without_signals_keep_more_in_a_small_host_than_the_order_of_use_would() -> None:
+    (_, known), (_, plain) = (mixed(0, 4 * BLOCKS_EACH, policy) for policy in ("auto", "swap"))
+    assert known is not None
+    assert plain is not None
+    assert known.reprefilled_tokens < 0.9 * plain.reprefilled_tokens  # type: ignore[operator]
+    assert known.turns_per_s > plain.turns_per_s
+
+
+def test_engine_hears_of_tools_while_a_step_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = Simulation(CONFIG, ARTICLE)
+    late_ns: list[int] = []
+    hear = simulation.core.signal
+
+    def heard(signal: Signal) -> None:
+        late_ns.append(simulation.clock.unix_ns() - signal.time_unix_ns)
+        hear(signal)
+
+    monkeypatch.setattr(simulation.core, "signal", heard)
+    for plan in closed_loop(SHAPE, tool, seed=1):
+        simulation.join(plan)
+    simulation.run()
+    assert len(late_ns) == 2 * 6 * 3
+    # A thousand positions of a prompt take a second there.
+    assert max(late_ns) < 0.05e9
 
 
 def test_same_seed_gives_the_same_run() -> None:

@@ -33,12 +33,12 @@ def server(tiny_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPath
         yield one
 
 
-def ask(server: Running, **options: Any) -> Any:
+def ask(server: Running, text: str = "-", **options: Any) -> Any:
     return litellm.completion(
         model=f"openai/{server.model}",
         base_url=f"{server.url}/v1",
         api_key="none",
-        messages=[{"role": "user", "content": "-"}],
+        messages=[{"role": "user", "content": text}],
         temperature=0,
         max_tokens=80,
         **options,
@@ -58,3 +58,11 @@ def test_a_stream_adds_up_to_the_same(server: Running) -> None:
     whole = ask(server).choices[0].message.content
     pieces = [chunk.choices[0].delta.content or "" for chunk in ask(server, stream=True)]
     assert "".join(pieces) == whole
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("words", [2_000, 2_000_000])
+def test_a_prompt_that_is_too_long_is_known_as_such(server: Running, words: int) -> None:
+    """Agents built on it then shorten their history, and give up on any other bad request."""
+    with pytest.raises(litellm.ContextWindowExceededError):
+        ask(server, "x " * words)

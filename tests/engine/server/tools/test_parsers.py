@@ -177,6 +177,8 @@ def test_calls_come_back_as_they_were_written(
     [
         ('Let me see.\n\n<tool_call>{"name": "f", "arguments": {}}</tool_call>\n', "Let me see.", [("f", "{}")]),
         ('<tool_call>{"name": "f", "arguments": {}}', "", [("f", "{}")]),
+        ('<tool_call>{"name": "f", "arguments": {}}\n</tool', "", [("f", "{}")]),
+        ('<tool_call>{"name": "f", "arguments": {}} </tools>', "</tools>", [("f", "{}")]),
         ('<tool_call>{"name": "f"}</tool_call>', "", [("f", "{}")]),
         ('<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>', "", [("f", '{"a": 1}')]),
         ('<tool_call>{"function": {"name": "f", "arguments": {"a": 1}}}</tool_call>', "", [("f", '{"a": 1}')]),
