@@ -1,6 +1,6 @@
-"""Writes the module list of ``docs/structure.md`` from the modules' own docstrings, so that it cannot go stale.
+"""Writes the module lists in ``docs/modules/`` from the modules' own docstrings, so that they cannot go stale.
 
-Usage, from the repository's root: ``python docs/modules.py`` rewrites the list, ``--check`` only tells whether it is right.
+Usage, from the repository's root: ``python docs/modules.py`` rewrites the lists, ``--check`` only tells whether they are right.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
-PAGE: Final = ROOT / "docs" / "structure.md"
 FOLDERS: Final = ("tracer", "analysis", "engine", "tui")
-MARK: Final = "<!-- modules: written by docs/modules.py -->"
+NOTE: Final = (
+    "Written by `docs/modules.py` from the modules' own docstrings. [How they work together](../structure.md)."
+)
 
 
 def first_sentence(path: Path) -> str:
@@ -24,27 +25,28 @@ def first_sentence(path: Path) -> str:
     return paragraph.split(". ")[0].rstrip(".")
 
 
-def module_list() -> str:
-    """One heading a folder, one line a module."""
-    lines = [MARK]
-    for folder in FOLDERS:
-        lines += ["", f"### {folder}/", ""]
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            name = path.relative_to(ROOT / folder).as_posix()
-            lines.append(f"- `{name}`: {first_sentence(path)}.")
+def module_list(folder: str) -> str:
+    """A page of one line a module."""
+    lines = [f"# {folder}/", "", NOTE, ""]
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        name = path.relative_to(ROOT / folder).as_posix()
+        lines.append(f"- `{name}`: {first_sentence(path)}.")
     return "\n".join(lines) + "\n"
 
 
 def main() -> int:
-    """Rewrite or check the page; 1 where ``--check`` finds it out of date."""
+    """Rewrite or check the pages; 1 where ``--check`` finds one out of date."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if the page is out of date")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a page is out of date")
     check = parser.parse_args().check
-    page = PAGE.read_text(encoding="utf-8")
-    wanted = page[: page.index(MARK)] + module_list()
-    if not check:
-        PAGE.write_text(wanted, encoding="utf-8")
-    return int(check and page != wanted)
+    stale = 0
+    for folder in FOLDERS:
+        page, wanted = ROOT / "docs" / "modules" / f"{folder}.md", module_list(folder)
+        if check:
+            stale += not page.is_file() or page.read_text(encoding="utf-8") != wanted
+        else:
+            page.write_text(wanted, encoding="utf-8")
+    return int(stale > 0)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from .wording import counted
+
 if TYPE_CHECKING:
     import torch
 
@@ -65,7 +67,7 @@ def device_memory(device: str) -> DeviceMemory:
     """
     host = host_available_bytes()
     if device.partition(":")[0] == "cpu":
-        return DeviceMemory("cpu", f"{os.cpu_count()} cores", host, host, 0, 0, host)
+        return DeviceMemory("cpu", counted(os.cpu_count() or 1, "core"), host, host, 0, 0, host)
     import torch
 
     place = find_device(device)
@@ -76,6 +78,15 @@ def device_memory(device: str) -> DeviceMemory:
     name = torch.cuda.get_device_name(place)
     other = max(0, total - free - torch.cuda.memory_reserved(place))
     return DeviceMemory("cuda", name, total, free + idle, own, other, host)
+
+
+def device_name(device: str) -> str | None:
+    """What its maker calls the card behind ``cuda`` or ``cuda:1``; ``None`` for ``cpu``."""
+    if not device.startswith("cuda"):
+        return None
+    import torch
+
+    return str(torch.cuda.get_device_name(torch.device(device)))
 
 
 def find_device(name: str | None = None) -> torch.device:
@@ -145,7 +156,7 @@ def describe_devices() -> tuple[DeviceReport, ...]:
     import torch
 
     if not torch.cuda.is_available():
-        return (DeviceReport("cpu", f"{os.cpu_count()} cores", "CPU", None, None, None),)
+        return (DeviceReport("cpu", counted(os.cpu_count() or 1, "core"), "CPU", None, None, None),)
     # ROCm answers to torch.cuda as well; torch.version.hip tells the two apart.
     hip = torch.version.hip
     runtime = f"ROCm {hip}" if hip else f"CUDA {torch.version.cuda}"

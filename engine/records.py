@@ -145,7 +145,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The engine at one instant."""
+    """The engine at one instant. device_name: what its maker calls the card; ``None`` for a CPU and where nobody knows."""
 
     time_unix_ns: int
     model: str
@@ -157,6 +157,7 @@ class Snapshot:
     events: tuple[EngineEvent, ...]
     totals: Totals
     schema_version: int = SCHEMA_VERSION
+    device_name: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The snapshot as plain JSON values (``docs/state.schema.json``)."""

@@ -51,6 +51,7 @@ class EngineInfo:
     weights_bytes: int
     memory: Callable[[], Memory] = Memory
     ready_host_blocks: Callable[[], int] | None = None
+    device_name: str | None = None
 
 
 def tiers(cache: TieredCache, info: EngineInfo, block_bytes: int) -> Tiers:

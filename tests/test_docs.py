@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
-def test_structure_page_lists_every_module() -> None:
+def test_the_lists_of_modules_are_up_to_date() -> None:
     done = subprocess.run([sys.executable, "docs/modules.py", "--check"], cwd=ROOT, check=False)
     assert done.returncode == 0, "run `python docs/modules.py`"
 

@@ -15,6 +15,7 @@ import click
 
 from .bench_cells import Cell, Json
 from .exits import CommandError, ExitCode
+from .format import counted
 
 if TYPE_CHECKING:
     from kvtrace.engine.bench.agents.client import TurnRecord
@@ -90,9 +91,9 @@ async def measure(asked: Asked, on_wait: Callable[[], None], on_run: Callable[[J
             for seed in asked.seeds:
                 record = await _run(asked, model, facts, agents, seed)
                 if record["failed"] and not await answers(asked.url, asked.key):
+                    run = f"the run with {counted(agents, 'agent')} and seed {seed}"
                     raise CommandError(
-                        f"the server at {asked.url} went away; the run with {agents} agents and seed {seed} does not count",
-                        ExitCode.UNREACHABLE,
+                        f"the server at {asked.url} went away; {run} does not count", ExitCode.UNREACHABLE
                     )
                 records.append(record)
                 on_run(record)
@@ -109,7 +110,7 @@ async def _run(asked: Asked, model: str, facts: ServerFacts, agents: int, seed: 
 
     tools = tools_of(asked.tool, seed)
     name = secrets.token_hex(3)  # prompts and ids of their own, whatever the server has seen before
-    title = f"{agents} agents, seed {seed}"
+    title = f"{counted(agents, 'agent')}, seed {seed}"
     window = None
     if asked.steady_s is None:
         plans = _plans(asked, agents, seed, tools, name)
@@ -135,7 +136,7 @@ async def _run(asked: Asked, model: str, facts: ServerFacts, agents: int, seed: 
             "client_cpu_share": client_share,
             "measured_unix_s": int(time.time()),
             "server": {**asdict(facts), "model": model},
-            "machine": _machine(asked),
+            "machine": _machine(asked, facts),
         },
     )
 
@@ -174,10 +175,10 @@ def _record(
     }
 
 
-def _machine(asked: Asked) -> dict[str, Any]:
+def _machine(asked: Asked, facts: ServerFacts) -> dict[str, Any]:
     from kvtrace.engine.bench.agents.server import client_machine
 
-    return {"device": asked.machine, **client_machine()}
+    return {"device": asked.machine or facts.device_name, **client_machine()}
 
 
 def check_sessions(asked: Asked) -> None:
@@ -189,7 +190,7 @@ def check_sessions(asked: Asked) -> None:
     if asked.trace is not None:
         found = len(_plans(asked, max(asked.agents), asked.seeds[0], tools_of(asked.tool, asked.seeds[0]), ""))
         if found < max(asked.agents):
-            raise click.UsageError(f"{asked.trace} holds {found} sessions: give --agents {found} or fewer")
+            raise click.UsageError(f"{asked.trace} holds {counted(found, 'session')}: give --agents {found} or fewer")
 
 
 def _plans(asked: Asked, agents: int, seed: int, tools: Tools, run: str) -> tuple[AgentPlan, ...]:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from .console import PipedConsole
 from .exits import CommandError
-from .format import bytes_text, seconds_text
+from .format import bytes_text, counted, seconds_text
 
 if TYPE_CHECKING:
     from kvtrace.engine.bench.agents.client import TurnRecord
@@ -59,7 +59,7 @@ def show(groups: Sequence[Group], known: Sequence[Group], resident_ttft_s: float
     table = Table(box=None, pad_edge=False)
     table.add_column("")
     for group in groups:
-        table.add_column(f"{group.agents} agents", justify="right")
+        table.add_column(counted(group.agents, "agent"), justify="right")
     rows = [(title, [cell(group) for group in groups]) for title, cell in _measured()]
     derived = [derive(group, known, resident_ttft_s) for group in groups]
     rows += [(title, [cell(one) for one in derived]) for title, cell in _derived()]

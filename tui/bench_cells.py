@@ -253,7 +253,7 @@ def read_runs(path: Path) -> list[Json]:
 
 
 def merged(*files: Sequence[Json]) -> list[Json]:
-    """All runs, each cell of a model and device once. In the order in which the cells first came.
+    """All runs, each cell of a model and card once. In the order in which the cells first came.
 
     The latest counts, but one in which requests failed does not take the place of one without.
     """
@@ -263,6 +263,12 @@ def merged(*files: Sequence[Json]) -> list[Json]:
         if before is None or not run.get("failed") or before.get("failed"):
             found[_kind(run)] = run
     return list(found.values())
+
+
+def nameless(run: Json) -> bool:
+    """Whether a run does not say on which card it was made."""
+    device = (run.get("server") or {}).get("device") or ""
+    return not (run.get("machine") or {}).get("device") and not device.startswith("cpu")
 
 
 def add_runs(path: Path, runs: Sequence[Json]) -> None:
@@ -327,10 +333,10 @@ def _sound(run: Any) -> bool:
 
 
 def _kind(run: Json, *but: str) -> tuple[Any, ...]:
-    """The cell but for those parts, and the model and the kind of device that the server told."""
-    server = run.get("server") or {}
+    """The cell but for those parts, the model and the kind of device that the server told, and the card's name."""
+    server, machine = run.get("server") or {}, run.get("machine") or {}
     cell = ((name, value) for name, value in sorted(run["cell"].items()) if name not in but)
-    return (*cell, server.get("model"), server.get("device"))
+    return (*cell, server.get("model"), server.get("device"), machine.get("device"))
 
 
 def _at(run: Json, path: Sequence[str]) -> float | None:

@@ -28,3 +28,8 @@ def seconds_text(value: float) -> str:
 def count_text(value: int) -> str:
     """``12480`` → ``12,480``."""
     return f"{value:,}"
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 agent``, ``12,480 agents``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

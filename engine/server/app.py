@@ -29,7 +29,7 @@ def create_app(service: Service) -> FastAPI:
         telemetry={"tracing": False},  # spans of requests are kvtrace's own
     )
     add_handlers(app)
-    app.add_middleware(Guard, settings=service.settings)
+    app.add_middleware(Guard, settings=service.settings, most_body=service.most_body_bytes)
     for router in (
         chat_routes(service),
         response_routes(service),

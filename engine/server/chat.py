@@ -70,7 +70,7 @@ async def chat_orders(service: Service, body: ChatRequest, record: RequestRecord
     """Render the prompt and settle how the answer is sampled and read."""
     model = service.model
     service.check_model(body.model)
-    service.check_open(record.agent)
+    service.check_open()
     part = ChatPart(
         messages=body.messages,
         tools=body.tools,
@@ -127,7 +127,8 @@ async def _events(service: Service, body: ChatRequest, job: Job) -> AsyncGenerat
     except (ApiError, EngineError) as error:
         job.failed(error)
         yield event(told(error, service).body())
-    yield DONE
+    else:
+        yield DONE
 
 
 def turn_ended(service: Service, job: Job) -> None:

@@ -66,7 +66,7 @@ def _record(service: Service, body: CompletionRequest, request: Request) -> Requ
 
 async def _orders(service: Service, body: CompletionRequest, record: RequestRecord) -> list[Order]:
     service.check_model(body.model)
-    service.check_open(record.agent)
+    service.check_open()
     stops, n = stop_strings(body), body.n or 1
     sampling = completion_sampling(body, service.defaults)
     record.chosen(sampling)
@@ -119,7 +119,8 @@ async def _events(service: Service, body: CompletionRequest, job: Job) -> AsyncG
     except (ApiError, EngineError) as error:
         job.failed(error)
         yield event(told(error, service).body())
-    yield DONE
+    else:
+        yield DONE
 
 
 def _head(service: Service, record: RequestRecord) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import ipaddress
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -16,9 +16,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .errors import ApiError
-from .settings import ServerSettings
+from .settings import MOST_BODY_BYTES, ServerSettings
 
-MOST_BODY_BYTES: Final = 32 << 20
 MOST_SILENCE_S: Final = 20.0  # in the middle of a body; less than --drain, so that nobody holds up the end
 _OPEN: Final = frozenset({"/health", "/v1/health"})
 _LOOPBACK: Final = frozenset({"localhost", "ip6-localhost", "ip6-loopback"})
@@ -35,10 +34,12 @@ class Guard:
     * A request that a browser sends for a page (``Origin``, ``Sec-Fetch-Site``) must come from an allowed origin, or
       from this server itself.
     * The key is compared in constant time; ``/health`` needs none.
+    * A body has no more bytes than ``most_body`` says for its path.
     """
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+    def __init__(self, app: ASGIApp, settings: ServerSettings, most_body: Callable[[str], int]) -> None:
         self._app = app
+        self._most_body = most_body
         self._key = None if settings.api_key is None else settings.api_key.encode()
         self._origins = frozenset(origin.rstrip("/").lower() for origin in settings.allowed_origins)
         own = {socket.gethostname().lower(), settings.host.lower()}
@@ -59,13 +60,17 @@ class Guard:
             if scope["method"] == "OPTIONS":
                 await Response(status_code=204)(scope, receive, send)
                 return
+        most = self._most_body(scope["path"])
         refusal = (
-            self._host(headers) or self._page(headers) or self._bearer(scope["path"], headers) or _too_large(headers)
+            self._host(headers)
+            or self._page(headers)
+            or self._bearer(scope["path"], headers)
+            or _too_large(headers, most)
         )
         if refusal is not None:
             await refusal.response()(scope, receive, send)
             return
-        await self._app(scope, _limited(receive), send)
+        await self._app(scope, _limited(receive, most), send)
 
     def _host(self, headers: Mapping[str, str]) -> ApiError | None:
         name = _host_name(headers.get("host", ""))
@@ -94,14 +99,24 @@ class Guard:
         return ApiError(401, message, code="invalid_api_key")
 
 
-def _too_large(headers: Mapping[str, str]) -> ApiError | None:
+def _too_large(headers: Mapping[str, str], most: int) -> ApiError | None:
     length = headers.get("content-length", "")
-    if not (length.isascii() and length.isdigit()) or int(length) <= MOST_BODY_BYTES:
+    if not (length.isascii() and length.isdigit()) or int(length) <= most:
         return None
-    return ApiError(413, f"the body has {length} bytes, {MOST_BODY_BYTES} are taken: send less")
+    status, why = _excess(most)
+    code = None if status == 413 else "context_length_exceeded"
+    return ApiError(status, f"the body has {length} bytes, {why}", code=code)
 
 
-def _limited(receive: Receive) -> Receive:
+def _excess(most: int) -> tuple[int, str]:
+    """The status for a body of more than ``most`` bytes, and why."""
+    if most == MOST_BODY_BYTES:
+        return 413, f"{most} are taken: send less"
+    # What agents shorten their history for, in the words of :class:`.parameters.Room`.
+    return 400, f"more than {most}, which cannot fit into the context: the prompt is too long, shorten it"
+
+
+def _limited(receive: Receive, most: int) -> Receive:
     """For bodies that do not say how long they are, and for those that do not come."""
     size, whole = 0, False
 
@@ -115,8 +130,9 @@ def _limited(receive: Receive) -> Receive:
             raise HTTPException(408, f"no more of the body came for {MOST_SILENCE_S:g} s: send it again") from None
         whole = whole or not message.get("more_body", False)
         size += len(message.get("body", b""))
-        if size > MOST_BODY_BYTES:
-            raise HTTPException(413, f"the body has more than {MOST_BODY_BYTES} bytes: send less")
+        if size > most:
+            status, why = _excess(most)
+            raise HTTPException(status, f"the body has {size} bytes and more, {why}")
         return message
 
     return limited

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from fastapi import Request
 from starlette.responses import Response
@@ -23,6 +24,8 @@ from .records import RequestRecord
 from .service import Service
 from .sse import SILENCE_S, ClientGone, EventStream, unless_gone
 from .tools.deltas import OutputParser
+
+_CUT: Final = "the server stopped before the answer was complete: send the request again when it is back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class Job:
             EngineError: it was not.
         """
         waker = self._service.waker
-        self._service.open[self.record.response_id] = self.record.agent
+        self._service.open.add(self.record.response_id)
         for order in orders:
             for index in range(order.n):
                 self._start(order, index)
@@ -78,6 +81,7 @@ class Job:
 
         Raises:
             EngineError: the engine could not finish one of them.
+            ApiError: the server ends, and does not wait for this stream any longer.
         """
         loop = asyncio.get_running_loop()
         told = loop.time()
@@ -92,7 +96,13 @@ class Job:
             if loop.time() - told >= SILENCE_S:
                 yield None
                 told = loop.time()
-            await self._wait(told + SILENCE_S - loop.time())
+            try:
+                await self._wait(told + SILENCE_S - loop.time())
+            except asyncio.CancelledError:
+                # The end of the server cancels. A stream that has begun would end like a broken line without a word.
+                if not (self.record.stream and self._service.stopping.is_set()):
+                    raise
+                raise ApiError(500, _CUT, code="shutting_down") from None
 
     async def whole(self) -> dict[int, News]:
         """All of each choice, by its index."""
@@ -244,7 +254,7 @@ async def answer(
     except BaseException as error:
         job.end(error)
         if isinstance(error, asyncio.CancelledError) and service.stopping.is_set():
-            return ApiError(503, "the server stopped before the request was done", code="shutting_down").response()
+            return ApiError(503, _CUT, code="shutting_down").response()
         raise
     job.end()
     return Response(body, headers=headers, media_type="application/json")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PhaseListener = Callable[[str, float], None]
 
 _LEAST_CONTEXT: Final = 2048
-_GPU_STEP_TOKENS: Final = 2048
+_GPU_STEP_TOKENS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,7 @@ def start_engine(service: Service, listener: PhaseListener) -> Started:
     import torch
 
     from ..api import Engine
+    from ..device import device_name
     from ..model import load_model
 
     device = _device(settings.device)
@@ -85,10 +86,10 @@ def start_engine(service: Service, listener: PhaseListener) -> Started:
         raise ModelError(_out_of_memory(settings, device, error)) from error
     phases.leave()
     service.opened(engine, model, config)
-    block = model.geometry.block_tokens
+    block, card = model.geometry.block_tokens, device_name(device)
     return Started(
         model_id=model.model_id,
-        device=_device_name(device),
+        device=device if card is None else f"{device} ({card})",
         context_tokens=config.context_tokens,
         vram_tokens=pools.device_blocks * block,
         host_tokens=pools.host_blocks * block if config.policy.uses_host else 0,
@@ -137,6 +138,7 @@ def configure(settings: ServerSettings, model: LoadedModel) -> tuple[EngineConfi
         queue_requests=settings.queue_requests,
         policy=settings.policy,
         forecast=settings.forecast,
+        max_agents=settings.max_agents,
     )
     return config, pools
 
@@ -168,14 +170,6 @@ def _tell_pinned(listener: PhaseListener, pinned: int, seconds: float) -> None:
 
 class NoGpu(EngineError):
     """A device was asked for, and there is none such."""
-
-
-def _device_name(device: str) -> str:
-    import torch
-
-    if device.startswith("cuda"):
-        return f"{device} ({torch.cuda.get_device_name(torch.device(device))})"
-    return device
 
 
 def _out_of_memory(settings: ServerSettings, device: str, error: BaseException) -> str:

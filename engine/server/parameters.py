@@ -14,6 +14,9 @@ from .schemas import ChatRequest, CompletionRequest, SamplingFields
 _MOST_STOPS: Final = 16
 _MOST_STOP: Final = 1024  # characters
 _SHRINKS: Final = 4  # by which factor a tokenizer's normalisation may shorten a text; NFC's is at most 3
+_BODY_BYTES: Final = 2 << 20  # for everything besides the prompt's own tokens: tools, schemas, a history's JSON
+_BYTES_A_TOKEN: Final = 64  # a token of text is 4 or 5, escaped at most six times that
+_BYTES_AN_ID: Final = 16  # where prompts come by the dozen; an id has up to 6 digits
 _OFF: Final = -1  # top_k of clients that follow vLLM
 
 
@@ -50,12 +53,20 @@ class Defaults:
 class Room:
     """How long requests may be: prompt plus output, and positions that the whole KV pool holds.
 
+    What is refused here "is too long" by those words: litellm, and agents built on it, know by them that a shorter history
+    would be taken.
+
     ``token_characters`` is the length of the vocabulary's longest token.
     """
 
     context_tokens: int
     pool_tokens: int
     token_characters: int = 0
+
+    def body_bytes(self, prompts: int = 1) -> int:
+        """Bytes of a body beyond which it can hold no request that fits, however it was written."""
+        a_token = _BYTES_A_TOKEN if prompts == 1 else _BYTES_AN_ID * prompts
+        return _BODY_BYTES + a_token * self.context_tokens
 
     def check_messages(self, messages: int) -> None:
         """Refuse a conversation of more messages than there may be tokens, before minutes go into rendering it.
@@ -66,7 +77,7 @@ class Room:
         if messages > self.context_tokens:
             raise ApiError(
                 400,
-                f"{messages} messages cannot be {self.context_tokens} tokens: leave some out",
+                f"the prompt is too long: {messages} messages cannot be {self.context_tokens} tokens; leave some out",
                 param="messages",
                 code="context_length_exceeded",
             )
@@ -81,7 +92,7 @@ class Room:
         if characters > tokens * self.token_characters * _SHRINKS:
             raise ApiError(
                 400,
-                f"the prompt has {characters} characters, which cannot be {tokens} tokens: shorten the prompt",
+                f"the prompt is too long: {characters} characters cannot be {tokens} tokens; shorten it",
                 code="context_length_exceeded",
             )
 
@@ -97,8 +108,8 @@ class Room:
         what = "the context" if most == self.context_tokens else "the KV pool"
         raise ApiError(
             400,
-            f"the prompt has {prompt_tokens} tokens, {what} holds {most} with the answer: shorten the prompt, or start "
-            "kvtrace serve with more --context or --kv-vram",
+            f"the prompt is too long: it has {prompt_tokens} tokens, {what} holds {most} with the answer; shorten it, or "
+            "start kvtrace serve with more --context or --kv-vram",
             code="context_length_exceeded",
         )
 

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from kvtrace.tracer.receive import Receiver
 
 from ..config import EngineConfig
-from ..records import AgentState
 from .detokenize import decoder
 from .errors import ApiError
 from .identity import Identities
 from .parameters import Defaults, Room
 from .records import RequestRecord
-from .settings import ServerSettings
+from .schemas import MOST_PROMPTS
+from .settings import MOST_BODY_BYTES, ServerSettings
 from .waking import Waker
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_AT_WORK: Final = frozenset(AgentState) - {AgentState.HUMAN, AgentState.IDLE}
 _LOADING_RETRY_S: Final = 5
 _MOST_RETRY_S: Final = 60
 _RECENT: Final = 64
@@ -56,7 +55,7 @@ class Service:
         self.created_unix = int(time.time())
         self.phase = "starting"
         self.stopping = asyncio.Event()
-        self.open: dict[str, str] = {}  # agent by response id, of requests in progress
+        self.open: set[str] = set()  # response ids of requests in progress
         self.room = Room(0, 0)
         self.defaults = Defaults()
         self.token_text: Callable[[int], str] = str
@@ -155,22 +154,21 @@ class Service:
                 code="model_not_found",
             )
 
-    def check_open(self, agent: str) -> None:
-        """Refuse new work while the server stops, and new agents beyond the limit."""
+    def most_body_bytes(self, path: str) -> int:
+        """How large a body of a request to ``path`` may be.
+
+        Parsing stops everything for as long as it takes, since it never lets go of Python's lock: half a second for the
+        largest body, in whichever thread. So what cannot be a request that fits is not parsed at all.
+        """
+        prompts = {"/v1/chat/completions": 1, "/v1/responses": 1, "/v1/completions": MOST_PROMPTS}.get(path)
+        if prompts is None or not self.ready:
+            return MOST_BODY_BYTES
+        return min(MOST_BODY_BYTES, self.room.body_bytes(prompts))
+
+    def check_open(self) -> None:
+        """Refuse new work while the server stops."""
         if self.stopping.is_set():
             raise ApiError(503, "the server is shutting down", code="shutting_down", retry_after_s=_LOADING_RETRY_S)
-        most = self.settings.max_agents
-        if most is None:
-            return
-        busy = {record.agent for record in self.engine.state().agents if record.state in _AT_WORK}
-        busy.update(self.open.values())
-        if agent not in busy and len(busy) >= most:
-            raise ApiError(
-                429,
-                f"{len(busy)} agents are in the middle of a turn, --max-agents allows {most}: try again later",
-                code="too_many_agents",
-                retry_after_s=self.retry_after_s(),
-            )
 
     def retry_after_s(self) -> int:
         """Seconds until a slot is likely to be free: a request's usual time over the slots, by how many are open."""
@@ -190,7 +188,7 @@ class Service:
     def ended(self, record: RequestRecord) -> None:
         """A request is over."""
         record.ended_unix_ns = time.time_ns()
-        self.open.pop(record.response_id, None)
+        self.open.discard(record.response_id)
         if record.usage.output_tokens:
             self._durations.append((record.ended_unix_ns - record.arrived_unix_ns) / 1e9)
         for listener in self._on_request:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from ..config import PolicyMode
 
 DEFAULT_PORT: Final = 8177
+MOST_BODY_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class ServerSettings:
         slots: sequences that decode together.
         policy: what happens to a waiting agent's KV.
         forecast: what `auto` knows of tools at the start: what ``kvtrace report --forecast`` wrote.
-        max_agents: most agents in the middle of a turn; a new one beyond is told to come back later.
+        max_agents: most agents in the middle of their turns; a new one beyond waits, for a minute at most.
         context_tokens: longest prompt plus output.
         step_tokens: most tokens one forward step computes.
         queue_requests: most requests that wait.

@@ -52,7 +52,7 @@ class EventStream(Response):
         except ClientGone as gone:
             ended = gone
         except asyncio.CancelledError as cancelled:
-            # Only the end of the server cancels, and it wants no report of it: the connection is closed short.
+            # Only the end of the server cancels, and it wants no report of it; what was to be said of it is sent.
             ended = cancelled
         except BaseException as error:
             ended = error

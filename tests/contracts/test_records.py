@@ -53,6 +53,7 @@ SNAPSHOT = Snapshot(
         EngineEvent(1_789_999_999_500_000_000, "writer", EventKind.REFUSE, None, 0, None, "too long"),
     ),
     totals=Totals(10_000, 0, 2_000, 6_000, 900, 0, 1, 512, 1.25),
+    device_name="NVIDIA H200",
 )
 
 

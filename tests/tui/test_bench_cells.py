@@ -20,6 +20,7 @@ from kvtrace.tui.bench_cells import (
     derive,
     groups_of,
     merged,
+    nameless,
     read_runs,
     resident_of,
     served,
@@ -204,6 +205,20 @@ def test_runs_of_another_model_or_device_are_cells_of_their_own() -> None:
     assert merged([one], [other]) == [one, other]
     groups = groups_of([one, other, third])
     assert derive(of(groups, 16), groups).measured_multiple is None
+
+
+def test_runs_of_another_card_of_the_same_kind_are_cells_of_their_own() -> None:
+    server = {"model": "large", "device": "cuda"}
+    one = run(8, 1.0, server=server, machine={"device": "NVIDIA H200"})
+    other = run(8, 2.0, server=server, machine={"device": "NVIDIA H100"})
+    again = run(8, 3.0, server=server, machine={"device": "NVIDIA H200"})
+    assert merged([one], [other]) == [one, other]
+    assert merged([one, other], [again]) == [again, other]
+    assert [nameless(some) for some in (one, run(8, 1.0, server=server), run(8, 1.0, server={"device": "cpu"}))] == [
+        False,
+        True,
+        False,
+    ]
 
 
 def test_files_that_processes_add_to_at_the_same_time_keep_every_run(tmp_path: Path) -> None:

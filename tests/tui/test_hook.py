@@ -157,6 +157,26 @@ def test_bad_input_is_said_and_never_blocks(tmp_path: Path, given: str) -> None:
     assert re.fullmatch(r"kvtrace hook: .*; this event is not recorded\.\n", done.stderr)
 
 
+def test_a_person_who_calls_it_is_told_what_it_is_for(tmp_path: Path) -> None:
+    """A terminal gives no end of input: it would wait without a word."""
+    leader, follower = os.openpty()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "kvtrace.tui", "hook"],
+            stdin=follower,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            env={**os.environ, "KVTRACE_DIR": str(tmp_path)},
+        )
+    finally:
+        os.close(leader)
+        os.close(follower)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "kvtrace hook --help" in done.stderr
+
+
 @pytest.mark.parametrize("args", [("--bogus",), ("--agent",), ("extra",)])
 def test_wrong_arguments_never_block(tmp_path: Path, args: tuple[str, ...]) -> None:
     assert hook(tmp_path, tool("PreToolUse"), *args).returncode == 0

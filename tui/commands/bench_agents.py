@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ..exits import CommandError
+from ..format import counted
 
 if TYPE_CHECKING:
     from ..bench_agents_measure import Asked
@@ -89,7 +90,9 @@ class Seconds(click.FloatRange):
 )
 @click.option("--api-key", "key", help="Bearer key of the server.  [default: KVTRACE_ENGINE_KEY or its _FILE]")
 @click.option("--label", help="Name of the engine in results.  [default: kvtrace, vllm or other, as the server says]")
-@click.option("--machine", help="Name of the machine's device in results, as 'NVIDIA H200'.")
+@click.option(
+    "--machine", help="Name of the server's card in results, as 'NVIDIA H200'.  [default: what kvtrace serve tells]"
+)
 @click.option(
     "--resident-ttft",
     "resident_ttft_s",
@@ -149,9 +152,9 @@ def _end(runs: list[Json], stopped: BaseException | None) -> None:
         raise CommandError("no turn was answered; the first failures: " + "; ".join(runs[0]["errors"]))
     for run in runs:
         if run["failed"]:
-            whole, cell = run["failed"] + run["turns"], run["cell"]
+            whole, cell = counted(run["failed"] + run["turns"], "request"), run["cell"]
             click.echo(
-                f"{cell['agents']} agents, seed {cell['seed']}: {run['failed']} of {whole} requests failed, and their agents "
+                f"{counted(cell['agents'], 'agent')}, seed {cell['seed']}: {run['failed']} of {whole} failed, and their agents "
                 f"gave up: this run is compared with nothing ({'; '.join(run['errors'])})",
                 err=True,
             )
@@ -165,7 +168,7 @@ def _measured(asked: Asked, results: Path | None) -> tuple[list[Json], BaseExcep
     Where something ends it early, what was measured until then and what ended it.
     """
     from ..bench_agents_measure import measure
-    from ..bench_cells import add_runs
+    from ..bench_cells import add_runs, nameless
 
     def waiting() -> None:
         click.echo("waiting until the server's host tier is whole", err=True)
@@ -174,6 +177,12 @@ def _measured(asked: Asked, results: Path | None) -> tuple[list[Json], BaseExcep
 
     def measured(run: Json) -> None:
         runs.append(run)
+        if len(runs) == 1 and results is not None and nameless(run):
+            click.echo(
+                f"the server does not tell its card's name: runs of another card would take this one's place in {results}; "
+                "give --machine",
+                err=True,
+            )
         if results is not None and run["turns"]:
             try:
                 add_runs(results, [run])

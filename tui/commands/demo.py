@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..exits import CommandError, ExitCode
+from ..format import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -134,7 +135,7 @@ def _play(
     config = engine_config(model, scripts, policy, seed)
     block = model.geometry.block_bytes
     talk.print(
-        f"\n[bold]{policy.value}[/bold]: {len(scripts)} agents, KV pool {config.device_blocks * block / 1e6:.0f} MB "
+        f"\n[bold]{policy.value}[/bold]: {counted(len(scripts), 'agent')}, KV pool {config.device_blocks * block / 1e6:.0f} MB "
         f"(about 3 agents), host tier {config.host_blocks * block / 1e6:.0f} MB"
     )
     columns = (

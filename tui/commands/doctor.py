@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import click
 
+from ..format import counted
+
 PACKAGES: Final = (
     "kvtrace",
     "opentelemetry-sdk",
@@ -131,7 +133,7 @@ def render(facts: dict[str, Any]) -> str:
     lines += [
         f"{'python':<20} {facts['python']}",
         f"{'platform':<20} {facts['platform']}",
-        f"{'memory':<20} {_gb(memory['total'])}, {_gb(memory['available'])} available; {facts['cpu_count']} cores",
+        f"{'memory':<20} {_gb(memory['total'])}, {_gb(memory['available'])} available; {counted(facts['cpu_count'] or 1, 'core')}",
     ]
     if isinstance(facts["devices"], str):
         lines.append(f"{'device':<20} {facts['devices']}")
@@ -146,7 +148,7 @@ def render(facts: dict[str, Any]) -> str:
         lines += [f"{'measured':<20} {line}" for line in _rates(facts["measured"])]
     writable = "writable" if spans["writable"] else "NOT writable: set KVTRACE_DIR to a folder that is"
     lines.append(
-        f"{'span files':<20} {spans['directory']}: {spans['runs']} runs, {writable}, {_gb(spans['disk_free_bytes'])} free"
+        f"{'span files':<20} {spans['directory']}: {counted(spans['runs'], 'run')}, {writable}, {_gb(spans['disk_free_bytes'])} free"
     )
     lines += [f"{'setting':<20} {name}={value}" for name, value in facts["settings"].items()]
     return "\n".join(lines)

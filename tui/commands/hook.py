@@ -38,7 +38,10 @@ def command(agent_name: str) -> None:
     prompts are kept. Prints nothing, and always exits with 0: telemetry must never stop an agent.
     """
     try:
-        _record(agent_name, os.environ)
+        if sys.stdin.isatty():
+            click.echo("kvtrace hook: an agent's hooks write one event to stdin; see kvtrace hook --help", err=True)
+        else:
+            _record(agent_name, os.environ)
     except Exception as error:
         click.echo(f"kvtrace hook: {type(error).__name__}: {error}; this event is not recorded.", err=True)
 

@@ -57,7 +57,7 @@ def _named_device(_context: click.Context, _option: click.Parameter, name: str) 
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="How long tools take, from `kvtrace report --forecast FILE`; auto learns it otherwise.",
 )
-@click.option("--max-agents", type=_COUNT, help="Most agents in the middle of a turn.  [default: no limit]")
+@click.option("--max-agents", type=_COUNT, help="Most agents in the middle of their turns; others wait.")
 @click.option(
     "--context", type=click.IntRange(min=2), help="Longest prompt plus answer, tokens.  [default: the model's]"
 )

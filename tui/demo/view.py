@@ -11,7 +11,7 @@ from rich.text import Text
 
 from kvtrace.engine.records import EngineEvent, EventKind
 
-from ..format import bytes_text, count_text, seconds_text
+from ..format import bytes_text, count_text, counted, seconds_text
 from .scene import SceneFacts
 
 # Each kind of move as a glyph, a word and a colour: none of them carries the meaning alone.
@@ -84,7 +84,7 @@ def verdict(asked: SceneFacts, recompute: SceneFacts) -> str:
     """One sentence: what rebuilding the caches cost against what this policy did instead."""
     moved = asked.out_bytes + asked.in_bytes
     return (
-        f"Rebuilding the caches prefilled {count_text(recompute.totals.reprefilled_tokens)} tokens again, "
+        f"Rebuilding the caches prefilled {counted(recompute.totals.reprefilled_tokens, 'token')} again, "
         f"{seconds_text(recompute.reprefill_s)} of compute; {asked.policy} copied {bytes_text(moved)} instead and "
         f"prefilled {count_text(asked.totals.reprefilled_tokens)} again."
     )

@@ -87,7 +87,7 @@ def _facts(track: Track, sample: Sample) -> Line:
         ]
         lost = agent.context_tokens - agent.kept_tokens
         if lost > 0:
-            line.append((f"  {amount(lost)} tokens have no KV anywhere", "alarm"))
+            line.append((f"  {amount(lost)} {'token has' if lost == 1 else 'tokens have'} no KV anywhere", "alarm"))
     return line
 
 

@@ -47,7 +47,7 @@ def _facts(sample: Sample | None, standing: Standing) -> list[str]:
     if sample is not None and sample.knows_memory:
         snapshot = sample.snapshot
         policy = f"policy {snapshot.policy}" if snapshot.policy else ""
-        facts = [snapshot.model, standing.where, pace, policy, snapshot.device]
+        facts = [snapshot.model, standing.where, pace, policy, snapshot.device_name or snapshot.device]
     elif sample is not None:
         facts = [f"spans of {standing.where}, no engine", pace]
     return [fact for fact in facts if fact]

@@ -16,7 +16,7 @@ class HermesParser:
     """Takes tool calls out of the text around them, any number of them.
 
     White space next to a call belongs to neither. What stands between the marks and is no call stays content, with
-    its marks. A call whose closing mark is missing at the end of the output counts.
+    its marks. A call whose closing mark is missing or cut off at the end of the output counts.
 
     Args:
         ledger: gives the calls their ids.
@@ -121,8 +121,10 @@ class HermesParser:
             self._reader = None
             return deltas
         rest = self._pending.lstrip()
-        if not final and len(rest) < len(CLOSE) and CLOSE.startswith(rest):
-            return []
+        if len(rest) < len(CLOSE) and CLOSE.startswith(rest):
+            if not final:
+                return []
+            rest = ""  # the output was cut off within the mark
         self._pending = rest.removeprefix(CLOSE)
         self._reader, self._after_call = None, True
         return []
