@@ -55,6 +55,8 @@ class DeviceMemory:
 
 def gib(size: int) -> str:
     """Bytes for people, in the unit that memory is sold in."""
+    if 0 < size < 1 << 20:
+        return f"{size:,} bytes"  # whoever wrote 8 for 8GiB sees it
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
 
 

@@ -80,7 +80,7 @@ async def measure(asked: Asked, on_wait: Callable[[], None], on_run: Callable[[J
             ExitCode.UNREACHABLE,
         )
     facts = await identify(asked.url, asked.key)
-    if facts.takes_spans:
+    if facts.takes_spans and not (facts.device or "").startswith("cpu"):  # there it is whole from the start
         on_wait()
         await wait_for_host_tier(asked.url, asked.key)
         facts = await identify(asked.url, asked.key)

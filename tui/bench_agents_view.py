@@ -98,7 +98,7 @@ def _measured() -> list[tuple[str, Callable[[Group], str]]]:
         ("copied back", lambda group: _bytes(group.median("moved", "in_bytes"))),
         ("idle KV out of VRAM, of all byte-seconds", lambda group: _share(group.median("moved", "freed_share"))),
         ("failed", lambda group: _failures(group)),
-        ("makespan", lambda group: _time(group.median("makespan_s"))),
+        ("makespan, or the window of --steady", lambda group: _time(group.median("makespan_s"))),
         ("processor time of this client", lambda group: _share(group.median("client_cpu_share"))),
     ]
 

@@ -271,6 +271,16 @@ def nameless(run: Json) -> bool:
     return not (run.get("machine") or {}).get("device") and not device.startswith("cpu")
 
 
+def half_named(run: Json, others: Iterable[Json]) -> bool:
+    """Whether some of ``others`` may be of the same card, and only they name it, or only ``run`` does: cells apart."""
+
+    def place(one: Json) -> tuple[Any, ...]:
+        server = one.get("server") or {}
+        return one["cell"]["engine"], server.get("model"), server.get("device")
+
+    return any(place(other) == place(run) and nameless(other) is not nameless(run) for other in others)
+
+
 def add_runs(path: Path, runs: Sequence[Json]) -> None:
     """Write ``runs`` into the file beside those it has, as :func:`merged` does. A line a run.
 

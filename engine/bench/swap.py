@@ -213,7 +213,7 @@ def _way(device: torch.device, way: Way) -> Way:
     try:
         return choose_way(device, way)
     except ValueError as error:
-        raise EngineError(f"{error}: give another --way") from error
+        raise EngineError(f"{error}: leave --way out") from error
 
 
 def _measure(bench: _Bench, raw: RawLink, repeats: int) -> list[SwapRow]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -58,6 +59,14 @@ class ApiError(Exception):
         return Response(json_bytes(self.body()), self.status, headers, "application/json")
 
 
+class UnreadBody(HTTPException):
+    """An :class:`ApiError` while a body is read, from where FastAPI lets nothing out but its own kind."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(error.status, error.message)
+        self.error = error
+
+
 def shorten(text: str, most: int) -> str:
     """``text``, its middle left out where it is longer than ``most``: advice stands at an error's end."""
     return text if len(text) <= most else f"{text[: most // 2]} … {text[-(most // 2) :]}"
@@ -92,6 +101,8 @@ def add_handlers(app: FastAPI) -> None:
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        if isinstance(error, UnreadBody):
+            return error.error.response()
         response = ApiError(error.status_code, _unrouted(request, error)).response()
         response.headers.update(error.headers or {})
         return response
@@ -121,7 +132,7 @@ def _unrouted(request: Request, error: HTTPException) -> str:
 
 def _invalid(error: RequestValidationError) -> ApiError:
     """The first thing wrong with a body, in one sentence."""
-    first: dict[str, Any] = next(iter(error.errors()), {})
+    first = _first(error.errors())
     kind, place = first.get("type"), [str(part) for part in first.get("loc", ()) if part not in ("body", "query")]
     if kind == "json_invalid":
         why = (first.get("ctx") or {}).get("error", "")
@@ -131,3 +142,12 @@ def _invalid(error: RequestValidationError) -> ApiError:
     # A union's branches are named in the path; the field itself comes first.
     name = place[0]
     return ApiError(400, f"{name}: {first.get('msg', 'is not valid')}", param=name)
+
+
+def _first(errors: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The first error; of a field that may be of several kinds, what is wrong within the kind that was sent."""
+    if not errors:
+        return {}
+    field = errors[0].get("loc", ())[:2]
+    same = [one for one in errors if one.get("loc", ())[:2] == field]
+    return max(same, key=lambda one: (not str(one.get("type")).endswith("_type"), len(one.get("loc", ()))))

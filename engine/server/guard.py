@@ -10,12 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-from fastapi import HTTPException
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .errors import ApiError
+from .errors import ApiError, UnreadBody
 from .settings import MOST_BODY_BYTES, ServerSettings
 
 MOST_SILENCE_S: Final = 20.0  # in the middle of a body; less than --drain, so that nobody holds up the end
@@ -103,17 +102,16 @@ def _too_large(headers: Mapping[str, str], most: int) -> ApiError | None:
     length = headers.get("content-length", "")
     if not (length.isascii() and length.isdigit()) or int(length) <= most:
         return None
-    status, why = _excess(most)
-    code = None if status == 413 else "context_length_exceeded"
-    return ApiError(status, f"the body has {length} bytes, {why}", code=code)
+    return _excess(f"{length} bytes", most)
 
 
-def _excess(most: int) -> tuple[int, str]:
-    """The status for a body of more than ``most`` bytes, and why."""
+def _excess(size: str, most: int) -> ApiError:
+    """What is answered to a body of ``size`` where ``most`` bytes are taken."""
     if most == MOST_BODY_BYTES:
-        return 413, f"{most} are taken: send less"
+        return ApiError(413, f"the body has {size}, {most} are taken: send less")
     # What agents shorten their history for, in the words of :class:`.parameters.Room`.
-    return 400, f"more than {most}, which cannot fit into the context: the prompt is too long, shorten it"
+    why = f"more than {most}, which cannot fit into the context: the prompt is too long, shorten it"
+    return ApiError(400, f"the body has {size}, {why}", code="context_length_exceeded")
 
 
 def _limited(receive: Receive, most: int) -> Receive:
@@ -127,12 +125,12 @@ def _limited(receive: Receive, most: int) -> Receive:
             async with asyncio.timeout(None if whole else MOST_SILENCE_S):
                 message = await receive()
         except TimeoutError:
-            raise HTTPException(408, f"no more of the body came for {MOST_SILENCE_S:g} s: send it again") from None
+            why = f"no more of the body came for {MOST_SILENCE_S:g} s: send it again"
+            raise UnreadBody(ApiError(408, why)) from None
         whole = whole or not message.get("more_body", False)
         size += len(message.get("body", b""))
         if size > most:
-            status, why = _excess(most)
-            raise HTTPException(status, f"the body has {size} bytes and more, {why}")
+            raise UnreadBody(_excess(f"{size} bytes and more", most))
         return message
 
     return limited

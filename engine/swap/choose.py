@@ -40,7 +40,7 @@ def choose_way(device: torch.device, way: Way = Way.AUTO) -> Way:
     if way is Way.AUTO:
         return fits[0]
     if way not in fits:
-        raise ValueError(f"blocks cannot move {way} on {device}: {' or '.join(fits)} there")
+        raise ValueError(f"blocks have no way {way} on {device}, only {', '.join(fits)}")
     return way
 
 

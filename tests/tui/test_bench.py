@@ -85,13 +85,13 @@ def test_a_device_that_is_not_there_ends_with_no_gpu() -> None:
 def test_a_way_that_the_device_has_not_is_refused_with_those_it_has() -> None:
     result = CliRunner().invoke(cli, [*SWAP, "--way", "batched"])
     assert isinstance(result.exception, CommandError)
-    assert "blocks cannot move batched on cpu: thread there: give another --way" in str(result.exception)
+    assert "blocks have no way batched on cpu, only thread: leave --way out" in str(result.exception)
 
 
 def test_swap_says_what_auto_came_to() -> None:
     document = json.loads(_run([*SWAP, "--way", "auto", "--json"]).stdout)
     assert [swap["way"] for swap in document["swaps"]] == ["thread"]
-    assert (document["shape"]["way"], document["shape"]["staged"]) == ("auto", True)
+    assert document["shape"]["way"] == "auto"
 
 
 def test_the_sweep_shows_one_call_beside_one_by_one_where_there_is_such_a_call(

@@ -19,6 +19,7 @@ from kvtrace.tui.bench_cells import (
     check_writable,
     derive,
     groups_of,
+    half_named,
     merged,
     nameless,
     read_runs,
@@ -219,6 +220,18 @@ def test_runs_of_another_card_of_the_same_kind_are_cells_of_their_own() -> None:
         True,
         False,
     ]
+
+
+def test_a_card_that_only_some_runs_name_is_two_cells_and_is_told() -> None:
+    server = {"model": "large", "device": "cuda"}
+    bare = run(8, 1.0, server=server)
+    named = run(16, 1.0, server=server, machine={"device": "NVIDIA H200"})
+    assert len(groups_of([bare, {**bare, "machine": named["machine"]}])) == 2
+    assert [half_named(one, others) for one, others in ((named, [named, bare]), (bare, [named]))] == [True, True]
+    assert [half_named(one, others) for one, others in ((named, [named]), (bare, [bare]), (named, []))] == [False] * 3
+    assert not half_named(named, [run(8, 1.0, server={"model": "small", "device": "cuda"})])
+    cpu = {"model": "large", "device": "cpu"}
+    assert not half_named(run(8, 1.0, server=cpu), [run(8, 1.0, server=cpu, machine={"device": "a box"})])
 
 
 def test_files_that_processes_add_to_at_the_same_time_keep_every_run(tmp_path: Path) -> None:

@@ -102,7 +102,9 @@ class Seconds(click.FloatRange):
 @click.option(
     "--append", "results", type=_FILE, help="Add each run to this JSON file; its runs are compared with as well."
 )
-@click.option("--plot", type=_FILE, help="Write turns/s and TTFT against N.")
+@click.option(
+    "--plot", type=_FILE, help="Write turns/s and TTFT against N; needs matplotlib, `pip install 'kvtrace[plot]'`."
+)
 @click.option("--json", "as_json", is_flag=True, help="JSON with a schema version instead of a table.")
 def command(
     url: str | None,
@@ -135,7 +137,7 @@ def command(
     before = _before(results)
     if plot is not None:
         check_plot(plot)
-    runs, stopped = _measured(options, results)
+    runs, stopped = _measured(options, results, before)
     groups, known = groups_of(runs), groups_of(merged(before, runs))
     if as_json:
         click.echo(json.dumps(_document(options, runs, resident_ttft_s, before), indent=2))
@@ -162,13 +164,13 @@ def _end(runs: list[Json], stopped: BaseException | None) -> None:
         raise stopped
 
 
-def _measured(asked: Asked, results: Path | None) -> tuple[list[Json], BaseException | None]:
+def _measured(asked: Asked, results: Path | None, before: list[Json]) -> tuple[list[Json], BaseException | None]:
     """Measure, each record added to the file as soon as it is there.
 
     Where something ends it early, what was measured until then and what ended it.
     """
     from ..bench_agents_measure import measure
-    from ..bench_cells import add_runs, nameless
+    from ..bench_cells import add_runs
 
     def waiting() -> None:
         click.echo("waiting until the server's host tier is whole", err=True)
@@ -177,12 +179,8 @@ def _measured(asked: Asked, results: Path | None) -> tuple[list[Json], BaseExcep
 
     def measured(run: Json) -> None:
         runs.append(run)
-        if len(runs) == 1 and results is not None and nameless(run):
-            click.echo(
-                f"the server does not tell its card's name: runs of another card would take this one's place in {results}; "
-                "give --machine",
-                err=True,
-            )
+        if len(runs) == 1 and results is not None:
+            _say_of_the_card(run, before, results)
         if results is not None and run["turns"]:
             try:
                 add_runs(results, [run])
@@ -198,6 +196,23 @@ def _measured(asked: Asked, results: Path | None) -> tuple[list[Json], BaseExcep
     except ModuleNotFoundError as error:
         raise CommandError(f"{error.name} is missing: pip install 'kvtrace[bench]'") from error
     return runs, None
+
+
+def _say_of_the_card(run: Json, before: list[Json], results: Path) -> None:
+    """Say on stderr what comes of a card whose name is not told, or was not."""
+    from ..bench_cells import half_named, nameless
+
+    if nameless(run):
+        click.echo(
+            f"the server does not tell its card's name: runs of another card would take this one's place in {results}; "
+            "give --machine",
+            err=True,
+        )
+    if half_named(run, before):
+        click.echo(
+            f"only some runs in {results} name their card: the others count as another card's, and the two are not compared",
+            err=True,
+        )
 
 
 def _before(results: Path | None) -> list[Json]:

@@ -80,7 +80,7 @@ def command(
         document = {
             "schema_version": SCHEMA_VERSION,
             "machine": facts,
-            "shape": {**asdict(shape), "staged": "single" not in ways},
+            "shape": {**asdict(shape), "way": ",".join(ways or ("auto",))},
             "swaps": [asdict(result) for result in results],
         }
         click.echo(json.dumps(document, indent=2))

@@ -98,12 +98,23 @@ def test_a_body_that_could_not_fit_however_it_is_written_is_not_even_parsed(tiny
         _error(tiny_server.http.post(path, content=no_json, headers={"Content-Type": "application/json"}), 400)
         for body in (no_json + b" ", iter([no_json, b" "])):
             response = tiny_server.http.post(path, content=body, headers={"Content-Type": "application/json"})
-            assert "cannot fit into the context: the prompt is too long" in _error(response, 400)["message"]
+            error = _error(response, 400)
+            assert "cannot fit into the context: the prompt is too long" in error["message"]
+            assert error["code"] == "context_length_exceeded"
     # A hundred prompts may each be as long as the context.
     many = tiny_server.http.post(
         "/v1/completions", content=no_json + b" ", headers={"Content-Type": "application/json"}
     )
     assert "no JSON" in _error(many, 400)["message"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [([], "at least 1 item"), ([[]], "at least 1 item"), ([1.5], "valid integer"), ({}, "valid string")],
+)
+def test_what_is_wrong_within_the_kind_that_was_sent_is_told(tiny_server: Running, prompt: Any, words: str) -> None:
+    error = _error(tiny_server.complete(prompt), 400)
+    assert (error["param"], words in error["message"]) == ("prompt", True), error["message"]
 
 
 def test_other_models_and_paths_are_not_found(tiny_server: Running) -> None:
