@@ -7,8 +7,9 @@ and copies that touch it start after everything launched before them.
 
 A request whose KV still comes from the host is launched *early* once all that is missing is on its way on the device:
 the runner lets the device wait for the copies there, the first layers for their part of them alone where it can, and all
-that the host does for the step is done meanwhile. When that step is read, the copies are over, and are taken off the books before anything that it computed is entered. If one of them
-failed, the request has started over, and the step is void for it.
+that the host does for the step is done meanwhile. When that step is read, the copies are over, and are taken off the
+books before anything that it computed is entered. If one of them failed, the request has started over, and the step is
+void for it.
 """
 
 from __future__ import annotations
@@ -144,7 +145,9 @@ class Forward:
         before, self._flight = self._flight, None
         launched, failure = self._launch(chunks) if chunks else (None, None)
         self._flight = launched
-        outcome = Outcome() if before is None else self._read(before, self.meanwhile)
+        # Nobody comes between a launch that failed and the end of its requests, which is not before their last step was read.
+        meanwhile = self.meanwhile if failure is None else None
+        outcome = Outcome() if before is None else self._read(before, meanwhile)
         if failure is not None:
             self._fail(chunks, failure, outcome)
         if launched is not None:

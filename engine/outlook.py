@@ -83,7 +83,7 @@ class Outlooks:
 
 def waits(session: Session) -> bool:
     """Whether nothing of it runs, it waits for a tool or a person or is silent for a time, and it is not given up."""
-    known = session.blocked or session.state is AgentState.HUMAN or session.expected
+    known = session.blocked or session.state is AgentState.HUMAN or (session.silent and session.expected)
     return session.activity is None and not session.gone and known
 
 
@@ -97,7 +97,7 @@ def believed(session: Session, forecasts: Forecasts, now_ns: int) -> bool:
 def left(session: Session, forecasts: Forecasts, now_ns: int) -> Left | None:
     """What is left of the agent's wait: of parallel calls the one that lasts longest; ``None`` where nothing is known."""
     if not session.open:
-        away = forecasts.silence if session.expected else forecasts.pause
+        away = forecasts.silence if session.silent and session.expected else forecasts.pause
         return away((now_ns - session.since_ns) / 1e9)
     every = [forecasts.call(call.tool, max(now_ns - call.since_ns, 0) / 1e9) for call in session.open.values()]
     known = [one for one in every if one is not None]

@@ -67,7 +67,7 @@ class Session:
     ``open`` has the calls that have not ended, ``announced`` those of them that only a turn's end told of; ``tool``
     and ``span`` are of the newest open one or else the last that was.
     ``calls`` counts its waits for tools, ``answers`` its turns that ended without one since the last. ``gone``: nobody
-    expects it any more, until it is heard of again; ``expected``: it is silent, and taken for one that comes back.
+    expects it any more, until it is heard of again; ``expected``: while it is silent, it is taken for one that comes back.
     """
 
     agent: str

@@ -181,9 +181,8 @@ class TieredCache:
         While the host grows, only as far as it has room: its slots will come, and a copy pushed out now is made again.
         """
         self.claims.set_phase(agent, Phase.WAITING)  # first, or what the host has of it could go for what it lacks
-        for piece in self.pieces(agent):
-            if piece.host is None:
-                self.placement.start_out(piece, must=not self.placement.host_grows)
+        for piece in [piece for piece in self.pieces(agent) if piece.host is None]:
+            self.placement.start_out(piece, must=not self.placement.host_grows)
         return self.copies_out(agent)
 
     def park_again(self) -> None:

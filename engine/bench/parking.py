@@ -214,11 +214,11 @@ class _Stage:
                 self._ends(start)
                 ended = True
             self._step(heard)
+        if way == "demand" and core.cache.residency("returner").device_blocks:
+            raise EngineError("the returning agent's KV had not left the device")
         request = self._submit("returner", [*context, *self._draw(setup.new_tokens)], setup.output_tokens)
         while request.finish_reason is None:
             self._step(heard)
-        if way == "demand" and not request.usage.cached_host_tokens:
-            raise EngineError("the returning agent's KV had not left the device")
         return list(request.tokens)
 
     def _step(self, heard: dict[int, list[float]]) -> None:

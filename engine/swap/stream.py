@@ -249,8 +249,8 @@ class StreamMover:
         if whole:
             piece = [*piece, *chain.from_iterable(batch.pieces)]
             batch.pieces.clear()
-        batch.left -= len(piece)
         with self._lock:
+            batch.left -= len(piece)
             if not batch.pieces:
                 lane.queue.remove(batch)
             lane.blocks += len(piece)

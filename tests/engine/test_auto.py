@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvtrace.engine.config import PolicyMode
+from kvtrace.engine.outlook import left, waits
 from kvtrace.engine.policy import Candidate, Moment, victims
 from kvtrace.engine.records import AgentState, EngineEvent, EventKind
 from kvtrace.engine.swap.contract import Direction
@@ -144,6 +145,23 @@ def test_agent_that_says_nothing_is_expected_for_as_long_as_others_like_it_were_
     stage.clock.pass_s(4)
     stage.step()
     assert session.gone, "nobody was away for so long"
+
+
+def test_agent_that_said_nothing_once_is_no_such_agent_any_more_when_it_is_told_of() -> None:
+    stage = world()
+    for _ in range(2):
+        context = stage.ask("a", tokens(20)).tokens
+        stage.clock.pass_s(4)
+    session, forecasts = stage.core.sessions.agents["a"], stage.core.sessions.forecasts
+    assert session.expected
+    assert waits(session)
+    stage.ask("a", context)
+    stage.core.turn_ended("a", {})
+    assert waits(session)
+    assert left(session, forecasts, stage.clock.unix_ns()) is None, "nobody's pause is known, only silences are"
+    stage.ask("a", context)
+    stage.tool_ends(stage.tool_starts("a"))
+    assert not waits(session), "its request is due"
 
 
 def test_agent_that_says_nothing_keeps_its_host_copies_before_one_that_is_given_up() -> None:

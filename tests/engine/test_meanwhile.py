@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
 from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvtrace.engine.batch import Chunk
 from kvtrace.engine.config import PolicyMode
 from kvtrace.engine.sequence import Sequence, SequenceStatus
-from kvtrace.engine.swap.contract import Direction
+from kvtrace.engine.swap.contract import Direction, Fence
 
+from .lists import Launch
 from .support import World, check_answer, park_and_evict, tokens
 from .test_interleavings import AGENTS, STOPS, SYSTEM, Agent, check_end
 
@@ -71,8 +74,8 @@ class Crowd:
 
     def any_action(self) -> Callable[[], object]:
         agent = self.random.choice(list(self.agents.values()))
-        actions = (self.submit, self.submit, self.submit, self.abort, self.tool, self.tool, self.end_turn)
-        return partial(self.random.choice(actions), agent)
+        often, seldom = (self.submit, self.submit, self.submit, self.tool, self.tool), (self.abort, self.end_turn)
+        return partial(self.random.choice((*often, *seldom, self.break_step)), agent)
 
     def submit(self, agent: Agent) -> None:
         agent.collect()
@@ -93,11 +96,16 @@ class Crowd:
         else:
             agent.tools.append(self.world.tool_starts(agent.name))
 
+    def break_step(self, agent: Agent) -> None:
+        if self.random.random() < 0.2:
+            late = self.random.random() < 0.5
+            setattr(self.world.runner, "fail_late" if late else "fail", RuntimeError("device on fire"))
+
     def end_turn(self, agent: Agent) -> None:
         self.world.core.turn_ended(agent.name, {f"{agent.name}-call": None})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     policy=st.sampled_from(PolicyMode),
     device_blocks=st.integers(9, 26),
@@ -196,6 +204,30 @@ def test_who_is_aborted_while_two_steps_of_it_run_is_told_nothing_more(steps: in
     check_answer(other)
     check_answer(world.ask("a", tokens(20)))
     assert attended.done == 1
+
+
+def test_nobody_comes_between_a_launch_that_failed_and_the_end_of_its_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(device_blocks=24, pipelined=True, fences=1.0)
+    context = park_and_evict(world, "a")
+    other = world.submit("b", tokens(20, seed=1), max_tokens=30)
+    world.step(3)
+    attended = Attended(world)
+    launch = world.runner.launch
+
+    def break_early_steps(chunks: Seq[Chunk], arrivals: Seq[Fence] = ()) -> Launch:
+        if arrivals:
+            attended.wanted.append(lambda: None)  # in the middle of whatever is waited for next, all must be in order
+            raise RuntimeError("device on fire")
+        return launch(chunks, arrivals)
+
+    monkeypatch.setattr(world.runner, "launch", break_early_steps)
+    doomed = world.submit("a", [*context, 1, 2, 3], max_tokens=6)
+    world.run_until(doomed)
+    assert doomed.error == "RuntimeError: device on fire"
+    world.run()
+    assert other.finish_reason in ("length", "error")  # if it shared that step
+    monkeypatch.undo()
+    check_answer(world.ask("a", [*context, 1, 2, 3]))
 
 
 def test_stop_tokens_are_told_to_nobody() -> None:

@@ -109,6 +109,8 @@ def test_a_card_too_full_for_one_context_names_what_is_missing() -> None:
 def test_a_pool_asked_for_must_hold_one_context() -> None:
     with pytest.raises(ConfigError, match=r"holds 7,281 tokens, one context of 8,192 needs 1\.1 GiB.*larger --kv-vram"):
         size_pools(QWEN, 0, CARD, GIB, None, 8192, 8)
+    with pytest.raises(ConfigError, match=r"a KV pool of 8 bytes holds 0 tokens"):
+        size_pools(QWEN, GIB, CARD, 8, None, 8192, 8)
 
 
 def test_host_tier_beyond_the_memory_is_refused() -> None:

@@ -138,7 +138,7 @@ class StreamWorld(World):
 @pytest.mark.parametrize("policy", [PolicyMode.SWAP, PolicyMode.EAGER, PolicyMode.AUTO])
 @pytest.mark.parametrize("seed", range(3))
 def test_copies_beside_steps_change_no_answer(policy: PolicyMode, seed: int) -> None:
-    world = StreamWorld(policy, 22, 200, step_tokens=(16, 32, 64)[seed], seed=seed, pipelined=True)
+    world = StreamWorld(policy, 22, 200, step_tokens=(16, 32, 64)[seed], seed=seed, pipelined=True, way=WAYS[seed])
     try:
         assert len(work(world, agents=6, turns=3, seed=seed)) == 18
         assert world.computing.missing == []
@@ -174,7 +174,7 @@ def test_a_step_is_launched_behind_copies_that_have_not_begun(way: Way) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_copies_that_fail_beside_steps_change_no_answer(seed: int) -> None:
-    world = StreamWorld(PolicyMode.SWAP, 18, 40, seed=seed, pipelined=True, broken=0.05)
+    world = StreamWorld(PolicyMode.SWAP, 18, 40, seed=seed, pipelined=True, broken=0.05, way=WAYS[seed])
     try:
         assert len(work(world, agents=6, turns=3, seed=seed)) == 18
     finally:
@@ -182,7 +182,7 @@ def test_copies_that_fail_beside_steps_change_no_answer(seed: int) -> None:
 
 
 def test_aborts_beside_steps_and_copies_change_nobody_elses_answer() -> None:
-    world = StreamWorld(PolicyMode.SWAP, 18, 200, seed=4, pipelined=True)
+    world = StreamWorld(PolicyMode.SWAP, 18, 200, seed=4, pipelined=True, way=Way.BATCHED)
     source = random.Random(4)
     try:
         for turn in range(12):

@@ -8,7 +8,7 @@ from kvtrace.engine.config import PolicyMode
 from kvtrace.engine.placement import FLUSH_COPIES
 from kvtrace.engine.records import EventKind
 from kvtrace.engine.sequence import SequenceStatus
-from kvtrace.engine.swap.contract import Copy
+from kvtrace.engine.swap.contract import Copy, Direction
 
 from .support import BLOCK, World, check_answer, park_and_evict, tokens
 
@@ -86,6 +86,19 @@ def test_restore_begins_with_a_few_copies_and_the_rest_follows_as_one_batch(
     check_answer(again)
     assert again.usage.reprefilled_tokens == 0
     assert sizes[:2] == [FLUSH_COPIES, 151 - FLUSH_COPIES]
+
+
+def test_a_full_host_makes_room_for_what_it_lacks_of_an_agent_not_with_what_it_has_of_it() -> None:
+    world = World(device_blocks=32, host_blocks=9)
+    world.ask("a", tokens(70))  # its four full blocks, and the same of another, are on the host early, the rest are not
+    world.ask("b", tokens(70, seed=1))
+    world.ask("c", tokens(20, seed=2))
+    assert not world.core.cache.placement.host.free
+    moved = world.mover.moved[Direction.OUT]
+    world.tool_starts("a")
+    world.run()
+    assert world.core.cache.residency("a").host_blocks == 5
+    assert world.mover.moved[Direction.OUT] == moved + 1
 
 
 def test_block_on_its_way_out_stays_for_another_agent() -> None:
