@@ -34,6 +34,6 @@ def test_weights_that_do_not_fit_are_refused_with_the_numbers(tiny_folder: Calla
     folder = str(tiny_folder("llama"))
     refuse_too_large(folder, "tiny", 2, _memory(1 << 30))
     with pytest.raises(
-        ModelError, match=r"tiny needs 0 MiB .* at 16 bit, but RX 9070 XT has .* held by other processes"
+        ModelError, match=r"tiny needs 79,936 bytes .* at 16 bit, but RX 9070 XT has .* held by other processes"
     ):
         refuse_too_large(folder, "tiny", 2, _memory(10))
