@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import asyncio
 import json
-import socket
 
 import pytest
 from hypothesis import given
@@ -14,6 +12,8 @@ import aiohttp
 from aiohttp import web
 
 from kvtrace.engine.bench.agents.client import CompletionClient, Context, TurnRecord
+
+from .serving import asked
 
 
 @given(st.lists(st.lists(st.integers(0, 200_000), max_size=5), max_size=6))
@@ -37,23 +37,14 @@ def answered(*lines: bytes) -> TurnRecord:
         await stream.write_eof()
         return stream
 
-    async def ask() -> TurnRecord:
-        app = web.Application()
-        app.router.add_post("/v1/completions", handle)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        with socket.socket() as listening:
-            listening.bind(("127.0.0.1", 0))
-            await web.SockSite(runner, listening).start()
-            try:
-                async with aiohttp.ClientSession() as session:
-                    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-                    record = TurnRecord("a", 0, 3, 0.0)
-                    return await CompletionClient(session, url, "m").complete(Context(), 2, record, {})
-            finally:
-                await runner.cleanup()
+    async def ask(url: str) -> TurnRecord:
+        async with aiohttp.ClientSession() as session:
+            record = TurnRecord("a", 0, 3, 0.0)
+            return await CompletionClient(session, url, "m").complete(Context(), 2, record, {})
 
-    return asyncio.run(ask())
+    app = web.Application()
+    app.router.add_post("/v1/completions", handle)
+    return asked(app, ask)
 
 
 def test_stream_of_token_ids_and_usage_is_taken_up() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import socket
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
@@ -17,6 +16,8 @@ from aiohttp import web
 
 from kvtrace.engine.bench.agents.server import ServerFacts, answers, find_model, identify, wait_for_host_tier
 from kvtrace.engine.bench.agents.watcher import Moved, Watcher
+
+from .serving import asked
 
 T = TypeVar("T")
 Answers = dict[str, Iterator[Any]]
@@ -30,20 +31,9 @@ def against(said: Answers, ask: Callable[[str], Awaitable[T]]) -> T:
             raise web.HTTPNotFound
         return web.json_response(text=json.dumps(next(said[request.path])))
 
-    async def both() -> T:
-        app = web.Application()
-        app.router.add_get("/{path:.*}", handle)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        with socket.socket() as listening:
-            listening.bind(("127.0.0.1", 0))
-            await web.SockSite(runner, listening).start()
-            try:
-                return await ask(f"http://127.0.0.1:{listening.getsockname()[1]}")
-            finally:
-                await runner.cleanup()
-
-    return asyncio.run(both())
+    app = web.Application()
+    app.router.add_get("/{path:.*}", handle)
+    return asked(app, ask)
 
 
 def states(*host_bytes: int, device: str = "cuda:0", policy: str = "auto") -> Iterator[dict[str, Any]]:
