@@ -67,7 +67,7 @@ class EngineConfig:
     pipelined: bool | None = None
     forecast: str | Path | Mapping[str, Any] | None = None
     link_bytes_per_s: float = 25e9
-    step_copy_bytes: int = 256 << 20
+    step_copy_bytes: int = 1 << 30
     turn_handicap_s: float = 1.0
     max_agents: int | None = None
 

@@ -128,7 +128,7 @@ class VirtualMover:
         bounds, rate = machine.bounds_in, machine.link_bytes_per_s
         self._copy_s = geometry.block_bytes / rate
         self._in_flight_s, self._last_s = bounds.in_flight / rate, bounds.last / rate
-        self._parted_s = self._last_s - max(bounds.in_flight, bounds.alone) / rate
+        self._parted_s = (bounds.in_parts or bounds.last) / rate
         self._whole_s = bounds.parted / rate if machine.batched else inf
         self._free_s = dict.fromkeys(Direction, 0.0)
         self._flights: dict[Direction, deque[tuple[float, Copy]]] = {direction: deque() for direction in Direction}

@@ -70,6 +70,12 @@ class BatchedTransport(StreamTransport):
         self.parts = len(self._groups)
         self._host_places = _HostPlaces(storage)
 
+    def quick(self) -> int:
+        """One call of the driver, of no more than crosses whole."""
+        bounds = self.bounds[Direction.IN]
+        whole = max(bounds.parted, bounds.piece) // self.block_bytes
+        return 0 if self._storage.pageable_bytes else min(CALL_COPIES, whole)
+
     def _start(
         self, direction: Direction, piece: Sequence[Copy], mark: Event | None, *, in_parts: bool
     ) -> Sequence[DeviceTicket]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from .carrier import Ticket
@@ -53,6 +53,30 @@ class Lane:
     blocks: int = 0  # on the device
     turns: int = 0
     idle: bool = False  # its thread waits to be woken
+    lent: bool = False  # another thread starts copies, and the lane's own waits meanwhile
+
+
+@dataclass(slots=True)
+class Touched:
+    """Blocks and slots that copies under way touch: none that touches one of them may start."""
+
+    blocks: set[int] = field(default_factory=set)
+    slots: set[int] = field(default_factory=set)
+
+    def leaves_alone(self, batch: Batch) -> bool:
+        """Whether ``batch`` touches nothing of it."""
+        return self.blocks.isdisjoint(batch.blocks) and self.slots.isdisjoint(batch.slots)
+
+    def add(self, batch: Batch) -> None:
+        """A batch is under way."""
+        self.blocks |= batch.blocks
+        self.slots |= batch.slots
+
+    def remove(self, copies: Iterable[Copy]) -> None:
+        """These are over."""
+        _, _, blocks, slots = zip(*copies, strict=True)
+        self.blocks.difference_update(blocks)
+        self.slots.difference_update(slots)
 
 
 def in_batches(copies: Sequence[Copy], after: object) -> list[Batch]:

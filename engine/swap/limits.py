@@ -15,8 +15,8 @@ class Bounds(NamedTuple):
     piece is queued: enough to keep the link busy while a thread wakes, little enough that a copy submitted now starts
     soon, and far from the thousand queued copies that slow every launch. ``last``: as much may be there as the rest of a
     batch behind which no other waits: once its last copy is on the device, a step can be launched that waits for it there.
-    ``parted``: a rest of more than this crosses in parts, where the transport knows how. ``alone``: as much is in flight,
-    if that is more, of a batch behind which no other waits.
+    ``parted``: a rest of more than this crosses in parts, where the transport knows how; ``in_parts``: no more than the last so
+    many bytes of it, all of it if 0. ``alone``: as much is in flight, if that is more, of a batch behind which no other waits.
     """
 
     piece: int
@@ -24,6 +24,7 @@ class Bounds(NamedTuple):
     last: int
     parted: int = 0
     alone: int = 0
+    in_parts: int = 0
 
 
 STAGED: Final[Mapping[Direction, Bounds]] = dict.fromkeys(Direction, Bounds(32 << 20, 64 << 20, 128 << 20))
@@ -33,9 +34,10 @@ link of 55 GB/s. Planning and launching a step takes as long as 128 MB."""
 BATCHED: Final[Mapping[Direction, Bounds]] = {
     # Two pieces, or the link stands still between them; nobody waits behind the copies out but a tool's last block.
     Direction.OUT: Bounds(32 << 20, 64 << 20, 64 << 20),
-    # The last of a restore crosses in parts while the step computes that needs them: 384 MB take about as long as that, and
-    # 128 MB as long as queueing them and launching the step. A shorter rest is there whole before that step could begin.
-    Direction.IN: Bounds(32 << 20, 64 << 20, (128 + 512) << 20, parted=192 << 20, alone=128 << 20),
+    # A whole agent of some thousand tokens is on the device at once: the step that needs it is launched a step or two before
+    # the last byte, since the one under way and the one behind it come first (a restore of 1 GB: 19 ms). Its last 512 MB cross
+    # in parts while that step computes: they take about as long. A shorter rest is there whole before the step could begin.
+    Direction.IN: Bounds(32 << 20, 64 << 20, 1280 << 20, parted=192 << 20, alone=128 << 20, in_parts=512 << 20),
 }
 
 GROUP_BYTES: Final = 256 << 10

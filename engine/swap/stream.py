@@ -10,13 +10,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from itertools import chain
 from typing import Final
 
 from ..errors import EngineStopped
 from .carrier import Ticket, Transport
 from .contract import Copy, CopyDone, Direction, Fence
-from .lanes import Batch, Flight, Lane, in_batches
+from .lanes import Batch, Flight, Lane, Touched, in_batches
 from .runs import share
 
 _LOOK_S: Final = 0.0003  # how often a lane looks whether compute has come to what waits for it
@@ -35,9 +34,11 @@ class StreamMover:
     * copies that touch the same block or slot keep their order: one that conflicts with a copy not yet over is held back
       on the host, and with it everything submitted later, until that copy's end was seen.
 
-    The caller's thread only marks and appends. Sorting, planning, launching and waiting happen in the lanes' threads; no
-    more than the transport's bounds say is on the device, so that a short batch overtakes a long one soon. The rest of a
-    batch in behind which no other waits goes there as one piece and crosses in parts, where the transport knows how.
+    The caller's thread only marks and appends, but for the first few copies in where nothing else is to be done: somebody
+    waits for them, and a lane's thread would come to queue them only once the caller lets go of Python's lock. Sorting,
+    planning, launching and waiting happen in the lanes' threads; no more than the transport's bounds say is on the device, so
+    that a short batch overtakes a long one soon. The rest of a batch in behind which no other waits goes there as one piece
+    and crosses in parts, where the transport knows how.
 
     Args:
         transport: queues the copies; closed with the mover.
@@ -64,8 +65,7 @@ class StreamMover:
         self._inbox: deque[tuple[Sequence[Copy], object]] = deque()
         self._routing = threading.Lock()
         self._held: deque[Batch] = deque()
-        self._busy_blocks: set[int] = set()
-        self._busy_slots: set[int] = set()
+        self._touched = Touched()
         self._done: list[CopyDone] = []
         self._arriving = False  # a batch in is on the device as a whole, and nobody has been told
         self._in_flight = 0
@@ -91,16 +91,22 @@ class StreamMover:
             return
         if after is None:
             after = self._transport.mark()
+        first = self._first(copies, after)
         with self._lock:
             if self._closed:
                 raise EngineStopped("the mover is closed: no copy can be queued any more")
-            self._inbox.append((tuple(copies), after))
             self._in_flight += len(copies)
             own = self._lanes[copies[0].direction]
-            if own.idle:
-                own.wake.notify()
-            else:  # the other one sorts what was submitted, if it has nothing better to do
-                self._wake_lanes()
+            if first is not None and not self._lend(own, first):
+                first = None
+            if first is None:
+                self._inbox.append((tuple(copies), after))
+                if own.idle:
+                    own.wake.notify()
+                else:  # the other one sorts what was submitted, if it has nothing better to do
+                    self._wake_lanes()
+        if first is not None:
+            self._start_here(own, first)
 
     def poll(self) -> list[CopyDone]:
         """Copies that ended since the last call, each exactly once; never blocks."""
@@ -161,6 +167,31 @@ class StreamMover:
         if not closed:
             self._transport.close()
 
+    # In the caller's thread
+
+    def _first(self, copies: Sequence[Copy], after: object) -> Batch | None:
+        """Copies in that could be started here: few, and none that the link would have to wait for."""
+        if len(copies) > self._transport.quick() or copies[0].direction is not Direction.IN:
+            return None
+        batches = in_batches(tuple(copies), after)
+        return batches[0] if len(batches) == 1 and self._computed(batches[0]) else None
+
+    def _lend(self, lane: Lane, batch: Batch) -> bool:
+        """Take an idle lane for ``batch``, if nothing is before it; with the lock held."""
+        before = self._inbox or self._held or lane.queue or lane.flights
+        if before or not lane.idle or not self._touched.leaves_alone(batch):
+            return False
+        self._touched.add(batch)
+        lane.lent, lane.blocks = True, lane.blocks + len(batch.copies)
+        return True
+
+    def _start_here(self, lane: Lane, batch: Batch) -> None:
+        self._launch(lane, Direction.IN, batch.copies, None)
+        self._announce()
+        with self._lock:
+            lane.lent = False
+            lane.wake.notify()
+
     # In the lanes' threads
 
     def _work(self, direction: Direction) -> None:
@@ -168,7 +199,9 @@ class StreamMover:
         while True:
             with self._lock:
                 lane.idle = True
-                lane.wake.wait_for(lambda: self._inbox or lane.queue or lane.flights or self._over())
+                lane.wake.wait_for(
+                    lambda: not lane.lent and (self._inbox or lane.queue or lane.flights or self._over())
+                )
                 lane.idle = False
                 if not (self._inbox or lane.queue or lane.flights):
                     return
@@ -176,9 +209,10 @@ class StreamMover:
             if waiting:
                 self._route()
             with self._lock:
-                batch, in_parts = self._next_batch(lane)
+                batch, to_part = self._next_batch(lane)
             if batch is not None:
-                piece = self._take_piece(lane, batch, whole=in_parts)
+                in_parts = to_part >= batch.left
+                piece = self._take_piece(lane, batch, to_part)
                 self._launch(lane, direction, piece, batch.after, in_parts=in_parts)
                 if direction is Direction.IN and not batch.left:
                     self._announce()
@@ -203,14 +237,14 @@ class StreamMover:
                     self._held.extend(batches)
                     self._release()
 
-    def _next_batch(self, lane: Lane) -> tuple[Batch | None, bool]:
-        """Whose turn it is, and whether all its rest goes in parts; nobody's where none waits or the device has enough to do.
+    def _next_batch(self, lane: Lane) -> tuple[Batch | None, int]:
+        """Whose turn it is, and how many of its last copies go in parts; nobody's where none waits or the device has enough to do.
 
         A batch whose compute is over goes before one that would let the link wait for it, and one that is soon done before
         longer ones. Those keep their order: of two agents that come back, the first is there when the second is half there.
         """
         if not lane.queue:
-            return None, False
+            return None, 0
         bounds, size = lane.bounds, self._transport.block_bytes
         ready = [batch for batch in lane.queue if self._computed(batch)]
         # What waits for compute does not keep the link busy, and holds nobody up who need not.
@@ -218,15 +252,16 @@ class StreamMover:
         alone = lane.queue[0] if len(lane.queue) == 1 else None
         rest = alone is not None and flying + alone.left * size <= bounds.last
         if flying >= (bounds.in_flight if alone is None else max(bounds.in_flight, bounds.alone)) and not rest:
-            return None, False
+            return None, 0
         if alone is not None:
             # Not before the link is busy: all of a long rest takes a while to queue.
             divisible = alone.direction is Direction.IN and self._transport.parts > 1 and flying > 0
-            return alone, rest and divisible and alone.left * size > bounds.parted
+            most = bounds.in_parts // size or alone.left
+            return alone, most if rest and divisible and alone.left * size > bounds.parted else 0
         lane.turns += 1
         if not ready or lane.turns % _FAIR == 0:
-            return (ready or lane.queue)[0], False
-        return min(ready, key=lambda batch: min(batch.left * size, bounds.piece)), False
+            return (ready or lane.queue)[0], 0
+        return min(ready, key=lambda batch: min(batch.left * size, bounds.piece)), 0
 
     def _computed(self, work: Batch | Flight) -> bool:
         """Whether the compute is over that ``work`` comes after. Once it is, nothing is made to wait for it any more."""
@@ -237,18 +272,18 @@ class StreamMover:
             return True
         return work.after is None
 
-    def _take_piece(self, lane: Lane, batch: Batch, *, whole: bool) -> Sequence[Copy]:
-        """The batch's next piece, or all its rest; it leaves the queue with its last one.
+    def _take_piece(self, lane: Lane, batch: Batch, to_part: int) -> Sequence[Copy]:
+        """The batch's next piece, or all but about the last ``to_part``, or these; it leaves the queue with its last one.
 
         Planned here, where nobody waits for the lock.
         """
         if batch.pieces is None:
             busy = bool(lane.flights)
             batch.pieces = deque(self._transport.plan(batch.direction, batch.copies, busy=busy))
-        piece = batch.pieces.popleft()
-        if whole:
-            piece = [*piece, *chain.from_iterable(batch.pieces)]
-            batch.pieces.clear()
+        piece = list(batch.pieces.popleft())
+        wanted = (batch.left - to_part if batch.left > to_part else batch.left) if to_part else 0
+        while len(piece) < wanted:
+            piece += batch.pieces.popleft()
         with self._lock:
             batch.left -= len(piece)
             if not batch.pieces:
@@ -335,9 +370,7 @@ class StreamMover:
     def _note(self, lane: Lane, done: list[CopyDone]) -> None:
         lane.blocks -= len(done)
         self._done += done
-        _, _, blocks, slots = zip(*(one.copy for one in done), strict=True)
-        self._busy_blocks.difference_update(blocks)
-        self._busy_slots.difference_update(slots)
+        self._touched.remove(one.copy for one in done)
         self._release()
         self._ended.notify_all()
         if self._closed:
@@ -351,10 +384,9 @@ class StreamMover:
         """Hand held batches to their lanes, in order, as long as they touch nothing that a copy under way touches."""
         while self._held:
             batch = self._held[0]
-            if not (self._busy_blocks.isdisjoint(batch.blocks) and self._busy_slots.isdisjoint(batch.slots)):
+            if not self._touched.leaves_alone(batch):
                 return
-            self._busy_blocks |= batch.blocks
-            self._busy_slots |= batch.slots
+            self._touched.add(batch)
             self._lanes[batch.direction].queue.append(batch)
             self._lanes[batch.direction].wake.notify()
             self._held.popleft()

@@ -114,6 +114,10 @@ class StreamTransport:
         event: Event = mark  # type: ignore[assignment]  # what mark() gave
         return event.query()
 
+    def quick(self) -> int:
+        """None: each copy is a call of its own, and memory that is not pinned, or a full buffer, would be waited for."""
+        return 0
+
     def plan(self, direction: Direction, copies: Sequence[Copy], *, busy: bool) -> list[Sequence[Copy]]:
         """Cut copies of distinct blocks and slots into pieces, in the order of their host slots where that helps."""
         most = max(1, self.bounds[direction].piece // self.block_bytes)

@@ -82,14 +82,17 @@ def bench(
     in_flight_blocks: int = 8,
     last_blocks: int = 0,
     alone_blocks: int = 0,
+    parted_blocks: int | None = None,
+    in_parts_blocks: int = 0,
     chunk_bytes: int = 640,  # ends inside of layers
     on_done: Callable[[], None] | None = None,
     group_bytes: int = 1,
 ) -> Iterator[Bench]:
     streams = streams or ThreadStreams()
     storage = Storage(GEOMETRY, BLOCKS, BLOCKS, host_chunk_bytes=chunk_bytes)
-    piece, alone = piece_blocks * BLOCK, alone_blocks * BLOCK
-    bounds = Bounds(piece, in_flight_blocks * BLOCK, last_blocks * BLOCK, parted=piece, alone=alone)
+    parted_blocks = piece_blocks if parted_blocks is None else parted_blocks
+    limits = (piece_blocks, in_flight_blocks, last_blocks, parted_blocks, alone_blocks, in_parts_blocks)
+    bounds = Bounds(*(blocks * BLOCK for blocks in limits))
     mover = StreamMover(make_transport(way, storage, streams, bounds, buffer_blocks, group_bytes), on_done)
     try:
         yield Bench(streams, mover, storage)

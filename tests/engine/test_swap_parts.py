@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -140,6 +141,62 @@ def test_the_head_of_a_long_restore_crosses_whole_and_the_rest_in_parts() -> Non
         assert 6 <= len(parts[0]) <= 10
         assert sum(map(len, whole)) + len(parts[0]) == 20
         assert [it.device(23 - index) for index in range(20)] == [{100 + index} for index in range(20)]
+
+
+def test_no_more_than_the_end_of_the_rest_crosses_in_parts() -> None:
+    limits = {"piece_blocks": 2, "in_flight_blocks": 2, "last_blocks": BLOCKS, "in_parts_blocks": 6}
+    with bench(way=Way.BATCHED, **limits, chunk_bytes=1 << 20) as it:
+        it.mover.submit([Copy(index, IN, 23 - index, index) for index in range(20)])
+        assert len(it.drain()) == 20
+        sizes = [{*call} for call in it.streams.calls]
+        assert sizes == [{BLOCK}] * (len(sizes) - PARTS) + [{LAYER}] * PARTS
+        assert 4 <= len(it.streams.calls[-1]) <= 6
+        assert [it.device(23 - index) for index in range(20)] == [{100 + index} for index in range(20)]
+
+
+@pytest.mark.parametrize(("way", "at_once"), [(Way.BATCHED, True), (Way.SINGLE, False)])
+def test_the_first_copies_of_a_restore_leave_while_its_caller_goes_on_with_the_books(way: Way, at_once: bool) -> None:
+    with bench(way=way, piece_blocks=2, parted_blocks=8, chunk_bytes=1 << 20) as it:
+        lane, over = it.mover._lanes[IN], until_idle(it)
+        with lane_asleep(it):  # as while another thread has Python's lock
+            it.mover.submit([Copy(index, IN, index, index) for index in range(8)], over)
+            assert sum(map(sum, it.streams.calls)) == (8 * BLOCK if at_once else 0)
+            assert (it.mover.fence(range(8)) is not None) == at_once
+            it.mover.submit([Copy(8, IN, 8, 8)], over)  # something is before it
+            assert sum(map(sum, it.streams.calls)) == (8 * BLOCK if at_once else 0)
+        assert len(it.drain()) == 9
+        assert not lane.lent
+        assert [it.device(block) for block in range(9)] == [{100 + block} for block in range(9)]
+
+
+def test_what_the_submitting_thread_cannot_start_is_told_as_failed_and_the_lane_goes_on() -> None:
+    with bench(way=Way.BATCHED, piece_blocks=2, parted_blocks=8, chunk_bytes=1 << 20) as it:
+        over = until_idle(it)
+        it.mover.submit(copies_of((IN, 1, 1), (IN, BLOCKS + 3, 2), (IN, 2, 3)), over)  # no such block
+        it.mover.submit([Copy(3, IN, 3, 4)])
+        errors = {done.copy.id: done.error for done in it.drain()}
+        assert {number for number, error in errors.items() if error is not None} == {1}
+        assert [it.device(block) for block in (1, 2, 3)] == [{101}, {103}, {104}]
+
+
+def until_idle(it: Bench) -> object:
+    """Wait until the lane's thread waits for work; a mark that compute has come past."""
+    mark, until = it.mover.mark(), time.monotonic() + WAIT_S
+    it.compute.synchronize()
+    while not it.mover._lanes[IN].idle:
+        assert time.monotonic() < until
+        time.sleep(0.001)
+    return mark
+
+
+@contextmanager
+def lane_asleep(it: Bench) -> Iterator[None]:
+    """Have nobody but the caller start copies."""
+    route, it.mover._route = it.mover._route, lambda: time.sleep(0.001)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        it.mover._route = route  # type: ignore[method-assign]
 
 
 def test_slots_that_lie_in_several_chunks_of_memory_are_as_many_copies() -> None:
