@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from functools import partial
+from itertools import takewhile
+from operator import is_not
+from typing import Self, TypeVar, cast
 
 from .blocks import Piece
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +58,8 @@ class Residency:
             host_blocks=sum(piece.host is not None for piece in pieces),
             kept_tokens=sum(block_tokens if piece.key is not None else len(piece.tokens) for piece in pieces),
         )
+
+
+def leading(found: Iterable[T | None]) -> list[T]:
+    """What comes before the first ``None``."""
+    return cast("list[T]", list(takewhile(partial(is_not, None), found)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Set
+from functools import partial
 from itertools import chain
 from typing import Final
 
@@ -312,8 +313,8 @@ class Parking:
             case Prefetch() if self.crowded:
                 pass  # it waits for a slot behind others, and room is for those who are next: restore_ahead sees to it
             case Prefetch():
-                self._make_room_for(action.agent, now_ns)
-                copies = self._cache.prefetch(action.agent, urgent=urgent)
+                room = partial(self._make_room_for, action.agent, now_ns)
+                copies = self._cache.prefetch(action.agent, urgent=urgent, make_room=room)
                 if copies:
                     self._restore(self._sessions.agents[action.agent], tool, copies, action.why, now_ns)
             case _:

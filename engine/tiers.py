@@ -6,21 +6,16 @@ else. Nothing is copied by these methods: the copies they decide on wait in ``pl
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import partial
-from itertools import takewhile
-from operator import is_not
-from typing import Final, TypeVar, cast
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from .blocks import Owner, Piece
 from .claims import Phase
-from .findings import Hits, Match, Residency
+from .findings import Hits, Match, Residency, leading
 from .placement import FLUSH_COPIES, Placement
 from .prefix import common_prefix, extend_keys
 from .sequence import Sequence
 from .swap.contract import CopyDone, Direction
-
-T = TypeVar("T")
 
 _NOWHERE: Final = Residency(0, 0, 0, 0)
 
@@ -37,7 +32,7 @@ class TieredCache:
 
     def match(self, sequence: Sequence) -> Match:
         """The longest chain of full blocks that either tier has, then the agent's tail; changes nothing."""
-        pieces = _leading(map(self.placement.index.get, sequence.keys))
+        pieces = leading(map(self.placement.index.get, sequence.keys))
         parent = sequence.keys[len(pieces) - 1] if pieces else sequence.root
         start = len(pieces) * self.block_tokens
         for owner in ((sequence.agent, sequence.id), sequence.agent):
@@ -249,16 +244,26 @@ class TieredCache:
         """Leave ``agent``'s blocks where they are, for whoever needs the space longest after their last use."""
         self.claims.set_phase(agent, Phase.RESTING)
 
-    def prefetch(self, agent: str, *, urgent: bool = False, most: int | None = None, needed: bool = False) -> list[int]:
+    def prefetch(
+        self,
+        agent: str,
+        *,
+        urgent: bool = False,
+        most: int | None = None,
+        needed: bool = False,
+        make_room: Callable[[], None] = lambda: None,
+    ) -> list[int]:
         """Copy ``agent``'s context in as far as blocks are free or cheap to empty, up to ``most``; the ids of the copies.
 
-        ``needed``: before anybody else's, so that blocks of agents which come back later are taken too.
+        ``needed``: blocks of agents which come back later are taken too. ``make_room`` is called once the first are on their way.
         """
         away = [piece for piece in self.pieces(agent) if piece.device is None][:most]
         started = self._fetch(away[:FLUSH_COPIES], urgent=urgent, needed=needed)
-        if FLUSH_COPIES == len(started) < len(away):
-            self.placement.flush()  # the link is busy while room for the rest is found, which follows as one batch
-            started += self._fetch(away[FLUSH_COPIES:], urgent=urgent, needed=needed, begun=True)
+        if len(started) < len(away):
+            if started:
+                self.placement.flush()  # the link is busy while room for the rest is found, which follows as one batch
+            make_room()
+            started += self._fetch(away[len(started) :], urgent=urgent, needed=needed, begun=bool(started))
         return started
 
     def forget(self, agent: str) -> None:
@@ -393,8 +398,3 @@ class TieredCache:
         started = self.placement.start_in(pieces[: len(blocks)], blocks, urgent=urgent, begun=begun)
         device.drop(blocks, unused=True)
         return started
-
-
-def _leading(found: Iterable[T | None]) -> list[T]:
-    """What comes before the first ``None``."""
-    return cast("list[T]", list(takewhile(partial(is_not, None), found)))
