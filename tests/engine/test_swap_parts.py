@@ -144,8 +144,9 @@ def test_the_head_of_a_long_restore_crosses_whole_and_the_rest_in_parts() -> Non
 
 
 def test_no_more_than_the_end_of_the_rest_crosses_in_parts() -> None:
-    limits = {"piece_blocks": 2, "in_flight_blocks": 2, "last_blocks": BLOCKS, "in_parts_blocks": 6}
-    with bench(way=Way.BATCHED, **limits, chunk_bytes=1 << 20) as it:
+    with bench(
+        way=Way.BATCHED, piece_blocks=2, in_flight_blocks=2, last_blocks=BLOCKS, in_parts_blocks=6, chunk_bytes=1 << 20
+    ) as it:
         it.mover.submit([Copy(index, IN, 23 - index, index) for index in range(20)])
         assert len(it.drain()) == 20
         sizes = [{*call} for call in it.streams.calls]
