@@ -13,7 +13,7 @@ from ..geometry import KVGeometry
 from ..storage import Storage
 from .contract import Copy, Direction
 from .driver import Addresses, BatchCopy
-from .limits import BATCHED, CALL_COPIES, GROUP_BYTES, Bounds
+from .limits import BATCHED, CALL_COPIES, GROUP_BYTES, PART_COPIES, Bounds
 from .streams import Event, Streams
 from .transport import DeviceTicket, StreamTransport
 
@@ -70,11 +70,9 @@ class BatchedTransport(StreamTransport):
         self.parts = len(self._groups)
         self._host_places = _HostPlaces(storage)
 
-    def quick(self) -> int:
-        """One call of the driver, of no more than crosses whole."""
-        bounds = self.bounds[Direction.IN]
-        whole = max(bounds.parted, bounds.piece) // self.block_bytes
-        return 0 if self._storage.pageable_bytes else min(CALL_COPIES, whole)
+    def quick(self) -> bool:
+        """It is, where all of the host's memory is pinned."""
+        return not self._storage.pageable_bytes
 
     def _start(
         self, direction: Direction, piece: Sequence[Copy], mark: Event | None, *, in_parts: bool
@@ -89,7 +87,7 @@ class BatchedTransport(StreamTransport):
         tickets = []
         for group in self._groups if in_parts else [_Group(None, 0, self.block_bytes)]:
             addresses = self._addresses(direction, near + group.offset, far + group.offset, group.size)
-            at_once = len(addresses[0]) if in_parts else CALL_COPIES
+            at_once = PART_COPIES if in_parts else CALL_COPIES
             for at in range(0, len(addresses[0]), at_once):
                 self._batch(stream, *(row[at : at + at_once] for row in addresses))
             size = group.size * len(piece)

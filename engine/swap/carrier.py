@@ -31,7 +31,7 @@ class Ticket(Protocol):
 
 
 class Transport(Protocol):
-    """Queues copies on the device. ``mark`` is called by whoever submits, ``start`` by one thread of a direction at a time.
+    """Queues copies on the device. ``mark`` is called by whoever submits, ``start`` for one piece of a direction at a time.
 
     ``parts``: how many groups of layers a block can come in, one after the other; 1 where it only comes whole.
     """
@@ -48,8 +48,8 @@ class Transport(Protocol):
         """Whether compute has come past ``mark``; never blocks."""
         ...
 
-    def quick(self) -> int:
-        """So many copies at most are queued by one :meth:`start` in no time, and never wait for anything."""
+    def quick(self) -> bool:
+        """Whether :meth:`start` takes microseconds a copy and never waits, so that any thread may call it."""
         ...
 
     def plan(self, direction: Direction, copies: Sequence[Copy], *, busy: bool) -> list[Sequence[Copy]]:

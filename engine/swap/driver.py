@@ -100,7 +100,7 @@ class DriverCopies:
         self._attributes = (attributes, first) if self._form.attributes else (None, None)
 
     def __call__(self, stream: Stream, targets: Addresses, sources: Addresses, sizes: Addresses) -> None:
-        """Queue the copies; Python's lock is free meanwhile."""
+        """Queue the copies: a microsecond each. Python's lock is kept, since getting it back could take much longer."""
         if not getattr(self._threads, "placed", self._context is None):
             self._check(self._library.cuCtxSetCurrent(ctypes.c_void_p(self._context)), "cuCtxSetCurrent")
             self._threads.placed = True
@@ -163,8 +163,8 @@ def _driver(device: torch.device) -> tuple[Any, int | None]:
     """The driver's library, and torch's context on ``device``, where such a thing is."""
     if torch.version.hip is not None:
         bundled = Path(torch.__file__).parent / "lib" / "libamdhip64.so"
-        return ctypes.CDLL(str(bundled) if bundled.exists() else bundled.name), None
-    library, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+        return ctypes.PyDLL(str(bundled) if bundled.exists() else bundled.name), None
+    library, context = ctypes.PyDLL("libcuda.so.1"), ctypes.c_void_p()
     with torch.cuda.device(device):
         torch.cuda.current_stream(device).synchronize()  # there is a context now
         library.cuCtxGetCurrent(ctypes.byref(context))

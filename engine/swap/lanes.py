@@ -44,7 +44,7 @@ class Flight:
 
 @dataclass(slots=True)
 class Lane:
-    """One direction: what waits, and what is on the device, oldest first."""
+    """One direction: what waits, and what is on the device, oldest first. Who queues copies there holds ``driving``."""
 
     wake: threading.Condition
     bounds: Bounds
@@ -53,7 +53,7 @@ class Lane:
     blocks: int = 0  # on the device
     turns: int = 0
     idle: bool = False  # its thread waits to be woken
-    lent: bool = False  # another thread starts copies, and the lane's own waits meanwhile
+    driving: threading.Lock = field(default_factory=threading.Lock)
 
 
 @dataclass(slots=True)

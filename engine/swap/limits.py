@@ -35,16 +35,19 @@ BATCHED: Final[Mapping[Direction, Bounds]] = {
     # Two pieces, or the link stands still between them; nobody waits behind the copies out but a tool's last block.
     Direction.OUT: Bounds(32 << 20, 64 << 20, 64 << 20),
     # A whole agent of some thousand tokens is on the device at once: the step that needs it is launched a step or two before
-    # the last byte, since the one under way and the one behind it come first (a restore of 1 GB: 19 ms). Its last 512 MB cross
+    # the last byte, since the one under way and the one behind it come first (a restore of 1 GB: 19 ms). Its last 384 MB cross
     # in parts while that step computes: they take about as long. A shorter rest is there whole before the step could begin.
-    Direction.IN: Bounds(32 << 20, 64 << 20, 1280 << 20, parted=192 << 20, alone=128 << 20, in_parts=512 << 20),
+    Direction.IN: Bounds(32 << 20, 64 << 20, 1280 << 20, parted=192 << 20, alone=128 << 20, in_parts=384 << 20),
 }
 
 GROUP_BYTES: Final = 256 << 10
 """Least of a block that crosses by itself: each copy costs the driver a microsecond."""
 
 CALL_COPIES: Final = 64
-"""Copies of one call of the driver at most, but for parts, before which the link is busy: it begins when the call returns."""
+"""Copies of one call of the driver at most: the link begins when the call returns."""
+
+PART_COPIES: Final = 256
+"""The same for parts, before which the link is busy: nobody else has Python's lock during a call."""
 
 BUFFER_BYTES: Final = 32 << 20
 """What is gathered at a time at most, and the size of each buffer for it. 16 MB moved an agent up to 2 % slower."""

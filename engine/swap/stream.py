@@ -16,6 +16,7 @@ from ..errors import EngineStopped
 from .carrier import Ticket, Transport
 from .contract import Copy, CopyDone, Direction, Fence
 from .lanes import Batch, Flight, Lane, Touched, in_batches
+from .limits import Bounds
 from .runs import share
 
 _LOOK_S: Final = 0.0003  # how often a lane looks whether compute has come to what waits for it
@@ -34,11 +35,11 @@ class StreamMover:
     * copies that touch the same block or slot keep their order: one that conflicts with a copy not yet over is held back
       on the host, and with it everything submitted later, until that copy's end was seen.
 
-    The caller's thread only marks and appends, but for the first few copies in where nothing else is to be done: somebody
-    waits for them, and a lane's thread would come to queue them only once the caller lets go of Python's lock. Sorting,
-    planning, launching and waiting happen in the lanes' threads; no more than the transport's bounds say is on the device, so
-    that a short batch overtakes a long one soon. The rest of a batch in behind which no other waits goes there as one piece
-    and crosses in parts, where the transport knows how.
+    The caller's thread only marks and appends; sorting, planning, launching and waiting happen in the lanes' threads. But where
+    launching takes next to nothing, it launches copies in itself: somebody waits for them, and a lane's thread would come to
+    that only once the caller lets go of Python's lock. No more than the transport's bounds say is on the device, so that a
+    short batch overtakes a long one soon. The rest of a batch in behind which no other waits goes there at once, and its end
+    crosses in parts, where the transport knows how.
 
     Args:
         transport: queues the copies; closed with the mover.
@@ -91,22 +92,19 @@ class StreamMover:
             return
         if after is None:
             after = self._transport.mark()
-        first = self._first(copies, after)
         with self._lock:
             if self._closed:
                 raise EngineStopped("the mover is closed: no copy can be queued any more")
+            self._inbox.append((tuple(copies), after))
             self._in_flight += len(copies)
             own = self._lanes[copies[0].direction]
-            if first is not None and not self._lend(own, first):
-                first = None
-            if first is None:
-                self._inbox.append((tuple(copies), after))
-                if own.idle:
-                    own.wake.notify()
-                else:  # the other one sorts what was submitted, if it has nothing better to do
-                    self._wake_lanes()
-        if first is not None:
-            self._start_here(own, first)
+            here = own is self._lanes[Direction.IN] and self._transport.quick() and own.driving.acquire(blocking=False)
+            if not here and not own.idle:  # the other one sorts what was submitted, if it has nothing better to do
+                self._wake_lanes()
+            elif not here:
+                own.wake.notify()
+        if here:
+            self._drive_here(own)
 
     def poll(self) -> list[CopyDone]:
         """Copies that ended since the last call, each exactly once; never blocks."""
@@ -167,29 +165,14 @@ class StreamMover:
         if not closed:
             self._transport.close()
 
-    # In the caller's thread
-
-    def _first(self, copies: Sequence[Copy], after: object) -> Batch | None:
-        """Copies in that could be started here: few, and none that the link would have to wait for."""
-        if len(copies) > self._transport.quick() or copies[0].direction is not Direction.IN:
-            return None
-        batches = in_batches(tuple(copies), after)
-        return batches[0] if len(batches) == 1 and self._computed(batches[0]) else None
-
-    def _lend(self, lane: Lane, batch: Batch) -> bool:
-        """Take an idle lane for ``batch``, if nothing is before it; with the lock held."""
-        before = self._inbox or self._held or lane.queue or lane.flights
-        if before or not lane.idle or not self._touched.leaves_alone(batch):
-            return False
-        self._touched.add(batch)
-        lane.lent, lane.blocks = True, lane.blocks + len(batch.copies)
-        return True
-
-    def _start_here(self, lane: Lane, batch: Batch) -> None:
-        self._launch(lane, Direction.IN, batch.copies, None)
-        self._announce()
+    def _drive_here(self, lane: Lane) -> None:
+        """Queue copies in from the caller's thread, as many as the device shall have; the lane's own sees to their ends."""
+        try:
+            while self._drive(lane, Direction.IN):
+                pass
+        finally:
+            lane.driving.release()
         with self._lock:
-            lane.lent = False
             lane.wake.notify()
 
     # In the lanes' threads
@@ -199,25 +182,28 @@ class StreamMover:
         while True:
             with self._lock:
                 lane.idle = True
-                lane.wake.wait_for(
-                    lambda: not lane.lent and (self._inbox or lane.queue or lane.flights or self._over())
-                )
+                lane.wake.wait_for(lambda: self._inbox or lane.queue or lane.flights or self._over())
                 lane.idle = False
                 if not (self._inbox or lane.queue or lane.flights):
                     return
-                waiting = bool(self._inbox)
-            if waiting:
-                self._route()
-            with self._lock:
-                batch, to_part = self._next_batch(lane)
-            if batch is not None:
-                in_parts = to_part >= batch.left
-                piece = self._take_piece(lane, batch, to_part)
-                self._launch(lane, direction, piece, batch.after, in_parts=in_parts)
-                if direction is Direction.IN and not batch.left:
-                    self._announce()
-            elif not self._note_ends(lane):
+            with lane.driving:
+                driven = self._drive(lane, direction)
+            if not driven and not self._note_ends(lane):
                 self._await(lane)
+
+    def _drive(self, lane: Lane, direction: Direction) -> bool:
+        """Sort what was submitted, and queue one piece; whether there was one to queue. The caller holds ``lane.driving``."""
+        if self._inbox:
+            self._route()
+        with self._lock:
+            batch, take, in_parts = self._next_batch(lane)
+        if batch is None:
+            return False
+        piece = self._take_piece(lane, batch, take)
+        self._launch(lane, direction, piece, batch.after, in_parts=in_parts)
+        if direction is Direction.IN and not batch.left:
+            self._announce()
+        return True
 
     def _over(self) -> bool:
         lanes = self._lanes.values()
@@ -237,14 +223,14 @@ class StreamMover:
                     self._held.extend(batches)
                     self._release()
 
-    def _next_batch(self, lane: Lane) -> tuple[Batch | None, int]:
-        """Whose turn it is, and how many of its last copies go in parts; nobody's where none waits or the device has enough to do.
+    def _next_batch(self, lane: Lane) -> tuple[Batch | None, int, bool]:
+        """Whose turn it is, with how many copies at least, and whether in parts; nobody's where the device has enough to do.
 
         A batch whose compute is over goes before one that would let the link wait for it, and one that is soon done before
         longer ones. Those keep their order: of two agents that come back, the first is there when the second is half there.
         """
         if not lane.queue:
-            return None, 0
+            return None, 0, False
         bounds, size = lane.bounds, self._transport.block_bytes
         ready = [batch for batch in lane.queue if self._computed(batch)]
         # What waits for compute does not keep the link busy, and holds nobody up who need not.
@@ -252,16 +238,25 @@ class StreamMover:
         alone = lane.queue[0] if len(lane.queue) == 1 else None
         rest = alone is not None and flying + alone.left * size <= bounds.last
         if flying >= (bounds.in_flight if alone is None else max(bounds.in_flight, bounds.alone)) and not rest:
-            return None, 0
+            return None, 0, False
         if alone is not None:
-            # Not before the link is busy: all of a long rest takes a while to queue.
-            divisible = alone.direction is Direction.IN and self._transport.parts > 1 and flying > 0
-            most = bounds.in_parts // size or alone.left
-            return alone, most if rest and divisible and alone.left * size > bounds.parted else 0
+            return alone, *self._share(bounds, alone, rest=rest, busy=flying > 0)
         lane.turns += 1
         if not ready or lane.turns % _FAIR == 0:
-            return (ready or lane.queue)[0], 0
-        return min(ready, key=lambda batch: min(batch.left * size, bounds.piece)), 0
+            return (ready or lane.queue)[0], 1, False
+        return min(ready, key=lambda batch: min(batch.left * size, bounds.piece)), 1, False
+
+    def _share(self, bounds: Bounds, batch: Batch, *, rest: bool, busy: bool) -> tuple[int, bool]:
+        """How much of the only batch goes next, and whether in parts: first what crosses whole, then its end."""
+        size = self._transport.block_bytes
+        if not rest or batch.direction is not Direction.IN or self._transport.parts == 1:
+            return 1, False
+        if not busy:  # what takes long to queue comes when the link is busy
+            return (batch.left if batch.left * size <= bounds.parted else 1), False
+        if batch.left * size <= bounds.parted:
+            return 1, False
+        most = bounds.in_parts // size or batch.left
+        return (batch.left, True) if batch.left <= most else (batch.left - most, False)
 
     def _computed(self, work: Batch | Flight) -> bool:
         """Whether the compute is over that ``work`` comes after. Once it is, nothing is made to wait for it any more."""
@@ -272,8 +267,8 @@ class StreamMover:
             return True
         return work.after is None
 
-    def _take_piece(self, lane: Lane, batch: Batch, to_part: int) -> Sequence[Copy]:
-        """The batch's next piece, or all but about the last ``to_part``, or these; it leaves the queue with its last one.
+    def _take_piece(self, lane: Lane, batch: Batch, least: int) -> Sequence[Copy]:
+        """The batch's next piece, or several that make ``least`` copies; it leaves the queue with its last one.
 
         Planned here, where nobody waits for the lock.
         """
@@ -281,8 +276,7 @@ class StreamMover:
             busy = bool(lane.flights)
             batch.pieces = deque(self._transport.plan(batch.direction, batch.copies, busy=busy))
         piece = list(batch.pieces.popleft())
-        wanted = (batch.left - to_part if batch.left > to_part else batch.left) if to_part else 0
-        while len(piece) < wanted:
+        while len(piece) < least:
             piece += batch.pieces.popleft()
         with self._lock:
             batch.left -= len(piece)

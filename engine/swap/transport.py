@@ -114,9 +114,9 @@ class StreamTransport:
         event: Event = mark  # type: ignore[assignment]  # what mark() gave
         return event.query()
 
-    def quick(self) -> int:
-        """None: each copy is a call of its own, and memory that is not pinned, or a full buffer, would be waited for."""
-        return 0
+    def quick(self) -> bool:
+        """It is not: each copy is a call of its own, and memory that is not pinned, or a full buffer, would be waited for."""
+        return False
 
     def plan(self, direction: Direction, copies: Sequence[Copy], *, busy: bool) -> list[Sequence[Copy]]:
         """Cut copies of distinct blocks and slots into pieces, in the order of their host slots where that helps."""

@@ -155,25 +155,33 @@ def test_no_more_than_the_end_of_the_rest_crosses_in_parts() -> None:
         assert [it.device(23 - index) for index in range(20)] == [{100 + index} for index in range(20)]
 
 
-@pytest.mark.parametrize(("way", "at_once"), [(Way.BATCHED, True), (Way.SINGLE, False)])
-def test_the_first_copies_of_a_restore_leave_while_its_caller_goes_on_with_the_books(way: Way, at_once: bool) -> None:
-    with bench(way=way, piece_blocks=2, parted_blocks=8, chunk_bytes=1 << 20) as it:
-        lane, over = it.mover._lanes[IN], until_idle(it)
-        with lane_asleep(it):  # as while another thread has Python's lock
-            it.mover.submit([Copy(index, IN, index, index) for index in range(8)], over)
-            assert sum(map(sum, it.streams.calls)) == (8 * BLOCK if at_once else 0)
-            assert (it.mover.fence(range(8)) is not None) == at_once
-            it.mover.submit([Copy(8, IN, 8, 8)], over)  # something is before it
-            assert sum(map(sum, it.streams.calls)) == (8 * BLOCK if at_once else 0)
-        assert len(it.drain()) == 9
-        assert not lane.lent
-        assert [it.device(block) for block in range(9)] == [{100 + block} for block in range(9)]
+@pytest.mark.parametrize(("way", "here"), [(Way.BATCHED, True), (Way.SINGLE, False), (Way.STAGED, False)])
+def test_a_restore_is_on_the_device_when_it_was_submitted_if_queueing_takes_no_time(way: Way, here: bool) -> None:
+    with bench(way=way, piece_blocks=2, parted_blocks=4, last_blocks=BLOCKS, chunk_bytes=1 << 20) as it:
+        over = until_idle(it)
+        with lane_asleep(it), gates_closed(it):  # as while the engine's thread has Python's lock
+            it.mover.submit([Copy(index, IN, index, index) for index in range(4)], over)
+            assert (it.mover.fence(range(4)) is not None) == here
+            it.mover.submit([Copy(index, IN, index, index) for index in range(4, 20)], over)
+            assert (it.mover.fence(range(20)) is not None) == here
+        assert len(it.drain()) == 20
+        assert [it.device(block) for block in range(20)] == [{100 + block} for block in range(20)]
+        assert not here or it.streams.calls == [[BLOCK] * 4, *[[LAYER] * 16] * PARTS]
+
+
+def test_no_more_than_the_bounds_is_queued_by_who_submits() -> None:
+    with bench(way=Way.BATCHED, piece_blocks=2, in_flight_blocks=4, last_blocks=6, chunk_bytes=1 << 20) as it:
+        until_idle(it)
+        with lane_asleep(it), gates_closed(it):
+            it.mover.submit([Copy(index, IN, index, index) for index in range(20)])
+            assert it.mover.fence(range(20)) is None
+            assert 4 <= sum(len(flight.piece) for flight in it.mover._lanes[IN].flights) < 6
+        assert len(it.drain()) == 20
 
 
 def test_what_the_submitting_thread_cannot_start_is_told_as_failed_and_the_lane_goes_on() -> None:
     with bench(way=Way.BATCHED, piece_blocks=2, parted_blocks=8, chunk_bytes=1 << 20) as it:
-        over = until_idle(it)
-        it.mover.submit(copies_of((IN, 1, 1), (IN, BLOCKS + 3, 2), (IN, 2, 3)), over)  # no such block
+        it.mover.submit(copies_of((IN, 1, 1), (IN, BLOCKS + 3, 2), (IN, 2, 3)), until_idle(it))  # no such block
         it.mover.submit([Copy(3, IN, 3, 4)])
         errors = {done.copy.id: done.error for done in it.drain()}
         assert {number for number, error in errors.items() if error is not None} == {1}
@@ -193,11 +201,26 @@ def until_idle(it: Bench) -> object:
 @contextmanager
 def lane_asleep(it: Bench) -> Iterator[None]:
     """Have nobody but the caller start copies."""
-    route, it.mover._route = it.mover._route, lambda: time.sleep(0.001)  # type: ignore[method-assign]
+    wake = it.mover._lanes[IN].wake
+    notify, wake.notify = wake.notify, lambda n=1: None  # type: ignore[method-assign]
     try:
         yield
     finally:
-        it.mover._route = route  # type: ignore[method-assign]
+        wake.notify = notify  # type: ignore[method-assign]
+        with wake:
+            wake.notify()
+
+
+@contextmanager
+def gates_closed(it: Bench) -> Iterator[None]:
+    """Let nothing cross the link."""
+    for stream in it.streams.made:
+        stream.gate.clear()
+    try:
+        yield
+    finally:
+        for stream in it.streams.made:
+            stream.gate.set()
 
 
 def test_slots_that_lie_in_several_chunks_of_memory_are_as_many_copies() -> None:
