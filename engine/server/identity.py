@@ -8,10 +8,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
-from urllib.parse import unquote
+from urllib.parse import unquote, unquote_plus
 
-from opentelemetry import baggage
-from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
 from opentelemetry.trace import get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -78,11 +76,12 @@ class Identities:
 def _named(headers: Mapping[str, str]) -> str | None:
     if header := headers.get(names.HEADER_AGENT.lower()):
         return _trimmed(unquote(header))
-    if "baggage" not in headers:
-        return None
-    context = W3CBaggagePropagator().extract({"baggage": headers["baggage"]}, Context())
-    value = baggage.get_baggage(names.AGENT_ID, context)
-    return _trimmed(value) if isinstance(value, str) else None
+    # Read here: OpenTelemetry's propagator writes a warning for whatever a client gets wrong in it, request for request.
+    for member in headers.get("baggage", "").split(","):
+        key, _, value = member.partition(";")[0].partition("=")
+        if key.strip() == names.AGENT_ID:
+            return _trimmed(unquote_plus(value))
+    return None
 
 
 def _trace(headers: Mapping[str, str]) -> str | None:

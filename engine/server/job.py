@@ -62,6 +62,9 @@ class Job:
     async def submit(self, orders: Sequence[Order], patience_s: float | None = None) -> None:
         """Hand everything to the engine and wait until it was taken, but no longer than ``patience_s``.
 
+        Only where the queue is full by all appearances the engine's word is awaited in any case: between two steps it has
+        time for it, and a stream that had begun could not be refused with a status any more.
+
         Raises:
             EngineError: it was not.
         """
@@ -73,7 +76,9 @@ class Job:
         for choice in self.choices:
             choice.watch(lambda: waker.wake(self._moved))
         until = time.monotonic() + (math.inf if patience_s is None else patience_s)
-        while not all(list(map(Choice.accepted, self.choices))) and time.monotonic() < until:
+        while not all(list(map(Choice.accepted, self.choices))):
+            if time.monotonic() >= until and not self._service.crowded:
+                return
             await self._wait(SILENCE_S)
 
     async def news(self) -> AsyncGenerator[tuple[Choice, News] | None, None]:

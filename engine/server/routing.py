@@ -11,6 +11,8 @@ from fastapi import Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
+from .errors import ApiError
+
 
 class StrictRequest(Request):
     """A request whose JSON is RFC 8259's: no NaN, no half of a surrogate pair, which no tokenizer could take."""
@@ -38,6 +40,10 @@ class StrictRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def strict(request: Request) -> Response:
+            encoding = request.headers.get("content-encoding", "").strip().lower()
+            if encoding not in ("", "identity"):
+                # A body that fits by its bytes may be any size unpacked, and is read as JSON by nobody as it comes.
+                raise ApiError(415, f"bodies compressed as {encoding[:40]!r} are not taken here: send plain JSON")
             return await handle(StrictRequest(request.scope, request.receive))
 
         return strict

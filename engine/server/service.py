@@ -170,6 +170,11 @@ class Service:
         if self.stopping.is_set():
             raise ApiError(503, "the server is shutting down", code="shutting_down", retry_after_s=_LOADING_RETRY_S)
 
+    @property
+    def crowded(self) -> bool:
+        """Whether more requests are open than slots and queue can take."""
+        return len(self.open) > self.settings.slots + self.settings.queue_requests
+
     def retry_after_s(self) -> int:
         """Seconds until a slot is likely to be free: a request's usual time over the slots, by how many are open."""
         usual = sum(self._durations) / len(self._durations) if self._durations else 1.0

@@ -137,16 +137,18 @@ def _vram_line(
     if others is not None:
         source = f" ({other.counter})" if other is not None and other.other_bytes is not None else ""
         items.append((f"{'x' if ascii_only else '×'} other {gigabytes(others)}{source}", "other"))
-    full = f"KV {used / pool:.0%}" if pool else ""
+    # What can be reclaimed at once is nobody's hindrance: a pool full of it is not full.
+    full = f"KV {vram.kv_active_bytes / pool:.0%}" if pool else ""
     trend = _trend(history.vram_used, float(pool), layout, ascii_only)
     legend: Line = [*said]
     for text, style in items:
         legend.append((f" {text}", style))
     brief: Line = [*said, (f" weights {gigabytes(vram.weights_bytes)} ", "weights")]
-    brief.append((f" {full} of {size(pool)} ", "strong"))
+    brief.append((f" {full} of {size(pool)} in use ", "strong"))
     if others is not None:
         brief.append((f" other {gigabytes(others)} ", "other"))
-    choices = [[*legend, (f"  {full}", "strong")], brief, [*said, (f" {full} ", "strong")], [(f" {full}", "strong")]]
+    whole: Line = [*legend, (f"  {full} in use", "strong")]
+    choices = [whole, brief, [*said, (f" {full} in use ", "strong")], [(f" {full}", "strong")]]
     return _stack("VRAM", parts + tail, float(total), choices, trend, width)
 
 
@@ -203,7 +205,7 @@ def _compact(tiers: Tiers, link: Link, width: int, ascii_only: bool) -> list[Lin
     vram, host = tiers.vram, tiers.host
     used = vram.kv_active_bytes + vram.kv_reclaimable_bytes
     marks = "#+." if ascii_only else "█▓·"
-    kv = f"KV {used / vram.kv_pool_bytes:4.0%} " if vram.kv_pool_bytes else "KV ? "
+    kv = f"KV {vram.kv_active_bytes / vram.kv_pool_bytes:4.0%} " if vram.kv_pool_bytes else "KV ? "
     parts = [
         (float(vram.kv_active_bytes), marks[0], "generating"),
         (float(vram.kv_reclaimable_bytes), marks[1], "reclaimable"),

@@ -46,6 +46,13 @@ async def find_model(url: str, key: str | None = None) -> str | None:
     return None
 
 
+async def find_context(url: str, key: str | None = None) -> int | None:
+    """The longest context of that model, where the server tells."""
+    with contextlib.suppress(KeyError, IndexError, TypeError, ValueError):
+        return int((await _read(url, "/v1/models", key))["data"][0]["max_model_len"])
+    return None
+
+
 async def answers(url: str, key: str | None = None) -> bool:
     """Whether anything at all answers at ``url``."""
     with contextlib.suppress(aiohttp.ClientError, OSError):

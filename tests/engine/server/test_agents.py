@@ -50,6 +50,15 @@ def test_the_first_hint_that_is_there_names_the_agent(identities: Identities) ->
     assert identities.find({}, messages=[USER]).startswith("anonymous-")
 
 
+def test_odd_baggage_is_read_as_far_as_it_goes_and_fills_no_log(
+    identities: Identities, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert identities.find({"baggage": ",=;=,%%%, kvtrace.agent.id = a+b%2Cc ;p=1,d=e"}) == "a b,c"
+    assert len(identities.find({"baggage": "kvtrace.agent.id=" + "x" * 9000})) == 256
+    assert identities.find({"baggage": "kvtrace.agent.id=;a,not.kvtrace.agent.id=z"}).startswith("anonymous-")
+    assert not caplog.records
+
+
 def test_what_the_tracer_sends_is_read_back(identities: Identities) -> None:
     with capture(), tracer.agent("searcher", id="agent ü/%/7"):
         headers = {name.lower(): value for name, value in tracer.headers().items()}

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gzip
+import json
 from typing import Any
 
 import pytest
@@ -90,6 +92,16 @@ def test_bodies_that_are_no_json_are_refused(tiny_server: Running) -> None:
     _error(tiny_server.http.post("/v1/embeddings", content=b" " * (33 << 20)), 413)
     unsaid = tiny_server.http.post("/v1/completions", content=iter([b" " * (1 << 20)] * 33))
     assert "cannot fit" in _error(unsaid, 400)["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/responses"])
+def test_a_compressed_body_is_told_to_come_plain(tiny_server: Running, path: str) -> None:
+    body, headers = gzip.compress(b"{}"), {"Content-Encoding": "gzip"}
+    error = _error(tiny_server.http.post(path, content=body, headers=headers), 415)
+    assert "'gzip'" in error["message"]
+    assert "plain JSON" in error["message"]
+    plain = json.dumps(text_body(tiny_server.model, "hello")).encode()
+    assert tiny_server.http.post("/v1/completions", content=plain, headers={"Content-Encoding": "identity"}).is_success
 
 
 def test_a_body_that_could_not_fit_however_it_is_written_is_not_even_parsed(tiny_server: Running) -> None:
