@@ -63,6 +63,7 @@ class Cell:
     machine: Machine = H200
     shape: Shape = CLOSED
     step_tokens: int = 1024
+    mixed_step_tokens: int | None = 256
     silent: int = 0
 
 
@@ -144,6 +145,7 @@ def article() -> Iterator[Cell]:
         shape=ARTICLE_TURN,
         seconds=600.0,
         step_tokens=256,  # 0.27 s of prefill there: longer steps would hold up the others for longer
+        mixed_step_tokens=None,
     )
     for tools in ("exp:4", "exp:11.5"):
         yield replace(rig, tools=tools)
@@ -258,6 +260,7 @@ def _run(cell: Cell, shape: Shape, tools: Tools) -> SimulatedRun:
         host_blocks=cell.host_bytes // QWEN3_8B.block_bytes,
         slots=SLOTS,
         step_tokens=cell.step_tokens,
+        mixed_step_tokens=cell.mixed_step_tokens,
         context_tokens=16384,
         policy=cell.policy,
         pipelined=True,

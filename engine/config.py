@@ -36,6 +36,8 @@ class EngineConfig:
         host_blocks: slots of the host tier; 0 means there is none.
         slots: sequences that decode together.
         step_tokens: most tokens one forward step computes (prefill chunks and decodes together).
+        mixed_step_tokens: most tokens of a step in which seven of eight slots decode; twice as many where half of them do.
+            ``None``: ``step_tokens`` whoever decodes.
         context_tokens: longest prompt plus output that a request may ask for.
         queue_requests: most requests that wait; one more is refused.
         policy: what happens to a waiting agent's KV; its plain name will do.
@@ -70,6 +72,7 @@ class EngineConfig:
     step_copy_bytes: int = 1 << 30
     turn_handicap_s: float = 1.0
     max_agents: int | None = None
+    mixed_step_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if self.policy not in list(PolicyMode):
@@ -89,11 +92,13 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < minimum:
                 raise ConfigError(f"{name} is {value}; give at least {minimum}")
-        if self.step_tokens < self.slots:
-            raise ConfigError(
-                f"step_tokens is {self.step_tokens} but slots is {self.slots}: every decoding sequence needs one token "
-                f"of each step; raise step_tokens to at least {self.slots}"
-            )
+        for name in ("step_tokens", "mixed_step_tokens"):
+            tokens = getattr(self, name)
+            if tokens is not None and tokens < self.slots:
+                raise ConfigError(
+                    f"{name} is {tokens} but slots is {self.slots}: every decoding sequence needs one token "
+                    f"of each step; raise {name} to at least {self.slots}"
+                )
         for name, unit in (("signal_ttl_s", "seconds"), ("link_bytes_per_s", "bytes a second")):
             if not 0 < (value := getattr(self, name)) < math.inf:
                 raise ConfigError(f"{name} is {value}; give {unit} above 0, and finite")

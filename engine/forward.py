@@ -27,7 +27,7 @@ from .meters import Tally
 from .parking import Parking
 from .past import Past
 from .requests import Requests
-from .scheduler import plan_shares
+from .scheduler import Share, plan_shares, step_limit
 from .sequence import Sequence, SequenceStatus
 from .sessions import Sessions
 from .swap.contract import Fence
@@ -129,8 +129,7 @@ class Forward:
         self._fences = []
         arriving = self._arriving()
         candidates = [*self._ready(), *(sequence for sequence, _ in arriving.values())]
-        pending = [(one.id, one.pending) for one in self._without_twins(candidates) if self._can_go_on(one)]
-        shares = plan_shares(pending, self._config.step_tokens)
+        shares = self._shares([one for one in self._without_twins(candidates) if self._can_go_on(one)])
         for share in shares:
             if share.id in arriving:
                 self._start_early(*arriving[share.id])
@@ -243,6 +242,12 @@ class Forward:
 
     def _ready(self) -> list[Sequence]:
         return [one for one in self._requests.running.values() if one.status is SequenceStatus.RUNNING]
+
+    def _shares(self, sequences: Seq[Sequence]) -> tuple[Share, ...]:
+        config = self._config
+        decoding = sum(one.pending == 1 for one in sequences)
+        limit = step_limit(decoding, config.slots, config.step_tokens, config.mixed_step_tokens)
+        return plan_shares(((one.id, one.pending) for one in sequences), limit)
 
     def _start_early(self, sequence: Sequence, fence: Fence) -> None:
         """Let it run in the next step, which waits for ``fence``."""

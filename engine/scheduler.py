@@ -137,6 +137,19 @@ def _admissions(view: MemoryView, holders: int, left: int) -> tuple[int, ...]:
     return tuple(admit)
 
 
+def step_limit(decoding: int, slots: int, step_tokens: int, mixed_tokens: int | None) -> int:
+    """Most positions of a step in which ``decoding`` of ``slots`` requests decode.
+
+    Those who decode have one position of each step, so the longer a step is, the fewer tokens come of the time that
+    they hold their slots. Where seven of eight slots decode a step has ``mixed_tokens``, where half of them do twice as
+    many, never more than ``step_tokens``; with fewer, prompts matter more: soon they decode as well. ``None``:
+    ``step_tokens`` whoever decodes. Never below ``slots`` if neither is.
+    """
+    if mixed_tokens is None or 2 * decoding < slots:
+        return step_tokens
+    return min(step_tokens, mixed_tokens if 8 * decoding >= 7 * slots else 2 * mixed_tokens)
+
+
 def plan_shares(pending: Iterable[tuple[int, int]], step_tokens: int) -> tuple[Share, ...]:
     """Split ``step_tokens`` over ``(id, positions to compute)``: one for each that decodes, the rest to prefills.
 

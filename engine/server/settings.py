@@ -33,6 +33,7 @@ class ServerSettings:
         max_agents: most agents in the middle of their turns; a new one beyond waits, for a minute at most.
         context_tokens: longest prompt plus output.
         step_tokens: most tokens one forward step computes.
+        mixed_step_tokens: most tokens of a step in which nearly all slots decode.
         queue_requests: most requests that wait.
         drain_s: how long open requests may take after the server was told to stop.
         vllm_metrics: whether ``/metrics`` also has vLLM's names.
@@ -57,3 +58,4 @@ class ServerSettings:
     queue_requests: int = 256
     drain_s: float = 30.0
     vllm_metrics: bool = False
+    mixed_step_tokens: int | None = None

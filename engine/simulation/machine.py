@@ -16,11 +16,13 @@ from ..swap.limits import BATCHED, STAGED, Bounds
 class Machine:
     """A card's costs, all measured with one model; ms except where the name says otherwise.
 
-    A step that only decodes takes ``decode_ms + decode_each_ms * sequences``. ``prompts`` has, in order, positions of
-    prompts in a step and what the step takes with no sequence that decodes beside them; between two of them the time is
-    interpolated, beyond the last one its slope goes on, below the first the time is the first (less work is padded to as
-    much). Each sequence that decodes beside ``p`` positions costs ``beside_ms + beside_token_ms * p`` more; the step
-    never takes less than its decoding alone. ``link_bytes_per_s`` is one way. ``batched``: one call copies many blocks, so that
+    A step that only decodes takes ``decode_ms + decode_each_ms * sequences``, of contexts as long as in the measurement.
+    ``prompts`` has, in order, rows of a step with prompts in it (their positions, and one of each sequence that decodes) and
+    what everything but attention takes. ``padded``: these are the sizes that steps are padded to, and the next one is what
+    counts; otherwise the time between two of them is interpolated. Beyond the last one its slope goes on; fewer rows than
+    the first has take as long. Attention of prompts adds ``pair_ns`` for each of their positions and each that it looks at, that
+    of ``n`` sequences that decode beside them ``beside_ms + beside_each_ms * n``, and the step never takes less than its
+    decoding alone. ``link_bytes_per_s`` is one way. ``batched``: one call copies many blocks, so that
     the last of a restore crosses in groups of layers. ``step_host_ms`` is the
     engine's own time per step and ``return_host_ms`` what the return of an agent costs its thread besides: hidden as
     long as the device is busy. ``request_ms`` passes between a client and the engine.
@@ -31,8 +33,10 @@ class Machine:
     decode_each_ms: float
     prompts: tuple[tuple[int, float], ...]
     beside_ms: float
-    beside_token_ms: float
+    beside_each_ms: float
     link_bytes_per_s: float
+    pair_ns: float = 0.0
+    padded: bool = False
     batched: bool = False
     step_host_ms: float = 0.5
     return_host_ms: float = 4.0
@@ -45,41 +49,50 @@ class Machine:
 
     def step_s(self, chunks: Sequence[Chunk]) -> float:
         """Seconds that the device needs for a step."""
-        prompts = sum(len(chunk.tokens) for chunk in chunks if len(chunk.tokens) > 1)
-        decoding = sum(len(chunk.tokens) == 1 for chunk in chunks)
+        prompts = [(chunk.start, len(chunk.tokens)) for chunk in chunks if len(chunk.tokens) > 1]
+        decoding = len(chunks) - len(prompts)
         decode_ms = self.decode_ms + self.decode_each_ms * decoding if decoding else 0.0
         if not prompts:
             return decode_ms / 1e3
-        beside_ms = decoding * (self.beside_ms + self.beside_token_ms * prompts)
-        return max(decode_ms, self._prompts_ms(prompts) + beside_ms) / 1e3
+        beside_ms = self.beside_ms + self.beside_each_ms * decoding if decoding else 0.0
+        pairs = sum(tokens * (start + tokens / 2) for start, tokens in prompts)
+        rows_ms = self._rows_ms(decoding + sum(tokens for _, tokens in prompts))
+        return max(decode_ms, rows_ms + beside_ms + pairs * self.pair_ns / 1e6) / 1e3
 
-    def _prompts_ms(self, positions: int) -> float:
-        at = min(max(bisect_left(self.prompts, (positions, 0.0)), 1), len(self.prompts) - 1)
+    def _rows_ms(self, rows: int) -> float:
+        at = min(max(bisect_left(self.prompts, (rows, 0.0)), 1), len(self.prompts) - 1)
         (low, low_ms), (high, high_ms) = self.prompts[at - 1], self.prompts[at]
-        return low_ms + (high_ms - low_ms) * max(positions - low, 0) / (high - low)
+        if self.padded and rows <= high:
+            return low_ms if rows <= low else high_ms
+        return low_ms + (high_ms - low_ms) * max(rows - low, 0) / (high - low)
 
 
 H200: Final = Machine(
     name="H200, Qwen3-8B geometry",
-    decode_ms=4.74,
-    decode_each_ms=0.205,
-    prompts=((101, 7.6), (240, 10.2), (505, 14.8), (1017, 26.8), (2048, 50.4)),
-    beside_ms=0.30,
-    beside_token_ms=0.00028,
+    decode_ms=4.95,
+    decode_each_ms=0.195,
+    prompts=(
+        *((32, 5.67), (48, 5.85), (64, 6.02), (80, 6.1), (96, 6.15), (112, 6.45), (128, 6.45), (192, 6.72)),
+        *((256, 7.8), (384, 10.4), (512, 12.5), (768, 19.0), (1024, 23.2), (1536, 35.0), (2048, 47.0)),
+    ),
+    beside_ms=1.6,
+    beside_each_ms=0.11,
     link_bytes_per_s=55e9,
+    pair_ns=1.6,
+    padded=True,
     batched=True,
 )
-"""Measured: 8 decoding at 6,400 tokens 6.38 ms, one 4.93; 101 prompt tokens alone 7.65, 2,048 of them 50.4; beside seven that
-decode 9.94, and 56.5 with 2,041."""
+"""Measured, ms: 8 decoding at 6,400 tokens 6.49, one 5.15; 249 positions of a prompt behind 3,000 9.12, beside seven that decode
+11.42; 1,016 of them 28.5 and 31.5; a return's 101 behind 6,600 7.4 and 9.8."""
 
 ARTICLE: Final = Machine(
     name="RX 9070 XT as published, Qwen3-8B geometry",
     decode_ms=23.7,
     decode_each_ms=1.54,
     prompts=((16, 25.3), (2048, 2129.0)),
-    beside_ms=1.54,
-    beside_token_ms=0.0,
+    beside_ms=0.0,
+    beside_each_ms=0.5,
     link_bytes_per_s=50e9,
 )
 """As published for the article's card: 39.6 tokens/s alone, 5.6 times as many with eight agents, 962 tokens/s of prefill,
-50 GB/s to pinned host memory."""
+50 GB/s to pinned host memory. Beside prompts a sequence that decodes costs what it does without: 1.04 ms as a row, 0.5 for the rest."""

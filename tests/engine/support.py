@@ -73,6 +73,7 @@ class World:
     fences: float = 0.0
     max_agents: int | None = None
     stop_ids: tuple[int, ...] = ()
+    mixed_step_tokens: int | None = None
     clock: ManualClock = field(default_factory=ManualClock)
     events: list[EngineEvent] = field(default_factory=list)
     spans: int = 0
@@ -83,6 +84,7 @@ class World:
             host_blocks=self.host_blocks,
             slots=self.slots,
             step_tokens=self.step_tokens,
+            mixed_step_tokens=self.mixed_step_tokens,
             context_tokens=4096,
             queue_requests=self.queue_requests,
             policy=self.policy,

@@ -17,6 +17,7 @@ GOOD: dict[str, Any] = {"device_blocks": 4, "host_blocks": 0}
         ("host_blocks", -1),
         ("slots", 0),
         ("step_tokens", 7),
+        ("mixed_step_tokens", 7),
         ("context_tokens", 1),
         ("queue_requests", 0),
         ("signal_ttl_s", 0.0),

@@ -31,6 +31,23 @@ def test_prefill_and_decode_share_steps() -> None:
     check_answer(second)
 
 
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_steps_of_a_prompt_are_shorter_while_most_slots_decode(pipelined: bool) -> None:
+    world = World(slots=2, device_blocks=40, step_tokens=64, mixed_step_tokens=10, pipelined=pipelined)
+    world.submit("a", tokens(64), max_tokens=7)
+    world.step(2)
+    second = world.submit("b", tokens(200, seed=1))
+    pieces = []
+    while second.pending > 1:
+        world.step()
+        pieces.append(tuple(len(chunk.tokens) for chunk in world.runner.chunks))
+    beside = pieces.index((64,))
+    assert pieces[:beside] == [(1, 19)] * beside, "half of the slots: twice ten"
+    assert beside in (5, 6)
+    world.run()
+    check_answer(second)
+
+
 def test_stop_token_ends_output_without_being_part() -> None:
     world = World()
     full = expected_output(tokens(20), Sampling(max_tokens=12))

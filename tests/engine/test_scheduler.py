@@ -13,6 +13,7 @@ from kvtrace.engine.scheduler import (
     paused_newcomers,
     plan_memory,
     plan_shares,
+    step_limit,
     waiting_order,
 )
 
@@ -91,6 +92,29 @@ def test_short_prefill_does_not_wait_behind_a_long_one_that_goes_on_all_the_same
     assert plan_shares([(1, 6000), (2, 100)], 512) == (Share(1, 412), Share(2, 100))
     assert plan_shares([(1, 6000), (2, 3000), (3, 400)], 512) == (Share(1, 128), Share(3, 384))
     assert plan_shares([(1, 6000), (2, 7000)], 512) == (Share(1, 512),)
+
+
+def test_the_more_slots_decode_the_shorter_is_a_step_with_prompts() -> None:
+    limits = [step_limit(decoding, 8, step_tokens=1024, mixed_tokens=256) for decoding in range(8)]
+    assert limits == [1024, 1024, 1024, 1024, 512, 512, 512, 256]
+    assert [step_limit(decoding, 8, 1024, None) for decoding in (0, 4, 7)] == [1024, 1024, 1024]
+    assert [step_limit(decoding, 8, 300, 256) for decoding in (0, 4, 7)] == [300, 300, 256]
+
+
+@given(st.integers(1, 64), st.integers(0, 64), st.integers(0, 200), st.integers(0, 200), st.data())
+def test_oldest_prompt_goes_on_whoever_decodes(
+    slots: int, above: int, more: int, tokens: int, data: st.DataObject
+) -> None:
+    mixed = slots + above
+    step_tokens = slots + more
+    prefills = data.draw(st.integers(1, slots))
+    decoding = data.draw(st.integers(0, slots - prefills))
+    limit = step_limit(decoding, slots, step_tokens, mixed)
+    assert slots <= limit <= step_tokens
+    pending = [*((number, 2 + tokens) for number in range(prefills)), *((prefills + n, 1) for n in range(decoding))]
+    shares = plan_shares(pending, limit)
+    assert {0, *range(prefills, prefills + decoding)} <= {share.id for share in shares}
+    assert sum(share.tokens for share in shares) == min(limit, sum(left for _, left in pending))
 
 
 @given(

@@ -62,6 +62,7 @@ def _named_device(_context: click.Context, _option: click.Parameter, name: str) 
     "--context", type=click.IntRange(min=2), help="Longest prompt plus answer, tokens.  [default: the model's]"
 )
 @click.option("--step-tokens", type=_COUNT, help="Most tokens of one forward step.")
+@click.option("--mixed-step-tokens", type=_COUNT, help="Most tokens of a step in which nearly all slots decode.")
 @click.option("--queue", type=_COUNT, default=256, show_default=True, help="Most requests that wait; then 429.")
 @click.option(
     "--device",
@@ -129,6 +130,7 @@ def _settings(model: str, options: dict[str, Any]) -> ServerSettings:
             max_agents=options["max_agents"],
             context_tokens=options["context"],
             step_tokens=options["step_tokens"],
+            mixed_step_tokens=options["mixed_step_tokens"],
             queue_requests=options["queue"],
             drain_s=options["drain"],
             vllm_metrics=options["vllm_metrics"],

@@ -13,7 +13,7 @@ import pytest
 from kvtrace.engine.config import PolicyMode
 from kvtrace.engine.errors import ConfigError, ModelError
 from kvtrace.engine.server.launch import Launched, PortTaken
-from kvtrace.engine.server.loading import NoGpu, _device, configure
+from kvtrace.engine.server.loading import NoGpu, _device, configure, step_sizes
 from kvtrace.engine.server.settings import ServerSettings
 
 from .conftest import tiny_settings
@@ -90,4 +90,12 @@ def test_a_context_that_nobody_asked_for_is_what_fits(tiny_server: Running) -> N
     config, pools = configure(open_end, model)
     assert (config.context_tokens, pools.device_blocks) == (512, 32)
     config, _ = configure(replace(open_end, policy=PolicyMode.KEEP, slots=600), model)
-    assert (config.host_blocks, config.step_tokens) == (0, 600)
+    assert (config.host_blocks, config.step_tokens, config.mixed_step_tokens) == (0, 600, None)
+
+
+def test_steps_are_shorter_beside_decoding_on_a_gpu_unless_told_otherwise() -> None:
+    assert step_sizes(ServerSettings(), gpu=True) == (1024, 256)
+    assert step_sizes(ServerSettings(slots=200), gpu=True) == (1024, 400)
+    assert step_sizes(ServerSettings(step_tokens=2048, mixed_step_tokens=512), gpu=True) == (2048, 512)
+    assert step_sizes(ServerSettings(), gpu=False) == (512, None)
+    assert step_sizes(ServerSettings(mixed_step_tokens=64), gpu=False) == (512, 64)

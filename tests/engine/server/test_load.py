@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from kvtrace.engine.server import job
 from kvtrace.engine.server.sse import SILENCE_S
 
 from .conftest import tiny_settings
@@ -64,6 +65,30 @@ def test_a_full_queue_is_told_to_come_back_later(small: Running) -> None:
             assert "--queue" in error["message"]
         assert [future.result(WAIT_S).status_code for future in (first, *others)] == [200, 200, 200]
     assert [record.outcome for record in small.records[-5:]].count("queue_full") == 2
+
+
+def test_a_stream_that_a_full_queue_refuses_late_has_its_status(
+    small: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "SILENCE_S", 0.02)  # a step takes longer than a stream may be silent
+    with ThreadPoolExecutor() as pool, held(small) as gate:
+        first = pool.submit(small.complete, PROMPT, user="a")
+        assert gate.reached.wait(WAIT_S)
+        # As long as there may be room, clients get their stream and comments in it.
+        with small.http.stream("POST", "/v1/completions", json=text_body(small.model, PROMPT, stream=True)) as one:
+            assert one.status_code == 200
+            lines = one.iter_lines()
+            assert next(lines).startswith(":")
+            other = pool.submit(small.complete, PROMPT, user="b")
+            until(lambda: _open(small) == 3)
+            late = pool.submit(small.complete, PROMPT, user="c", stream=True)
+            until(lambda: _open(small) == 4)
+            with pytest.raises(TimeoutError):
+                late.result(0.2)
+            gate.open.set()
+            assert late.result(WAIT_S).status_code == 429
+            assert len(list(events(lines))) > 0
+        assert [first.result(WAIT_S).status_code, other.result(WAIT_S).status_code] == [200, 200]
 
 
 def test_a_new_agent_beyond_the_limit_waits_until_anothers_turns_are_over(small: Running) -> None:

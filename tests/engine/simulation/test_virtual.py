@@ -15,7 +15,7 @@ from kvtrace.engine.swap.contract import Copy, Direction
 
 PARTS = len(QWEN3_8B.parts)
 BLOCK_S = QWEN3_8B.block_bytes / H200.link_bytes_per_s
-RETURN_S = H200.prompts[0][1] / 1e3
+RETURN_S = H200.step_s([Chunk(0, (0,) * 100, 0, (), 0, True, Sampling(), 0, 0)])
 STAGED = replace(H200, batched=False)
 
 
