@@ -3,7 +3,8 @@
 Qwen3-8B's shape (32 heads, 8 KV heads of 128, bfloat16), blocks in random order in a block-major pool. Decoding is timed
 in device graphs that hold one call a layer, so that no layer's KV is in the cache when its turn comes; gigabytes a
 second are the KV's bytes over the time, beside what a device-to-device copy moves (read + write). Prefill counts
-4 · head_dim operations for each (head, query, key) that causality leaves. Beside ours stands torch's own attention on
+4 · head_dim operations for each (head, query, key) that causality leaves; with "+ 7", seven sequences of 6,400 tokens
+decode in the same step, whose operations do not count. Beside ours stands torch's own attention on
 KV already gathered, without the gathering. ``--sweep`` tries other tiles as well. stdout is a table, or JSON.
 """
 
@@ -29,7 +30,6 @@ from kvtrace.engine.attention.tiles import (
     PrefillTiles,
     Target,
     decode_tiles,
-    prefill_splits,
     prefill_tiles,
 )
 
@@ -39,10 +39,19 @@ TOKEN_BYTES: Final = 2 * KV_HEADS * HEAD_DIM * 2  # of one layer
 BATCHES: Final = ((1, 1000), (8, 1000), (32, 1000), (1, 6900), (8, 6900))
 # New positions and all keys of one sequence: a whole prompt, the second half of one, and a turn that comes back.
 PREFILLS: Final = ((6912, 6912), (6900, 6900), (3450, 6900), (561, 7461), (100, 7000))
+# New positions and all keys of a sequence beside which DECODING others decode.
+MIXED: Final = ((57, 3057), (101, 6701), (249, 3249), (505, 3505), (1016, 4016))
+DECODING, DECODING_KEYS = 7, 6400
 REPEATS: Final = 15
 
-OTHER_DECODE: Final = (DecodeTiles(64, 0, 4, 5, join=False), DecodeTiles(128, 0, 4, 3, join=True))
-OTHER_PREFILL: Final = (PrefillTiles(128, 128, 8, 3), PrefillTiles(64, 64, 4, 5))
+# Contexts as agents have them, of very different lengths.
+UNEVEN: Final = (500, 1000, 2000, 3000, 6000, 9000, 14000, 20000)
+OTHER_DECODE: Final = ((64, 4, 2, 3), (64, 4, 3, 2), (64, 2, 3, 3), (32, 4, 4, 2))  # keys, warps, stages, programs
+OTHER_PREFILL: Final = (
+    PrefillTiles(128, 128, 8, 3, join=True),
+    PrefillTiles(128, 64, 8, 2, join=True, registers=128),
+    PrefillTiles(64, 64, 4, 3, join=True),
+)
 
 
 @dataclass(frozen=True)
@@ -117,6 +126,29 @@ def make_step(sequences: int, queries: int, keys: int, layers: int) -> Step:
     )
 
 
+def make_mixed(queries: int, keys: int, layers: int) -> Step:
+    """:data:`DECODING` sequences of one new position each, and one of ``queries``."""
+    decoding, new = make_step(DECODING, 1, DECODING_KEYS, 1), make_step(1, queries, keys, 1)
+    first = DECODING * decoding.tables.shape[1]
+    tables = torch.zeros((DECODING + 1, max(decoding.tables.shape[1], new.tables.shape[1])), dtype=torch.int32)
+    tables[:DECODING, : decoding.tables.shape[1]] = decoding.tables
+    tables[DECODING:, : new.tables.shape[1]] = new.tables + first
+    shape = (first + new.tables.shape[1], layers, 2, KV_HEADS, BLOCK_TOKENS, HEAD_DIM)
+    query, key, value = (
+        torch.cat([getattr(step, name) for step in (decoding, new)]) for name in ("query", "key", "value")
+    )
+    return Step(
+        query=query,
+        key=key,
+        value=value,
+        pool=torch.randn(shape, dtype=torch.bfloat16, device="cuda"),
+        write_slots=torch.cat((decoding.write_slots, new.write_slots + first * BLOCK_TOKENS)),
+        query_starts=torch.cat((decoding.query_starts, new.query_starts[1:] + DECODING)),
+        key_lengths=torch.cat((decoding.key_lengths, new.key_lengths)),
+        tables=tables.to("cuda"),
+    )
+
+
 def timed(call: Callable[[], object]) -> float:
     """Median microseconds of ``call`` as a device graph."""
     torch.cuda.synchronize()  # the inputs are there before another stream reads them
@@ -155,33 +187,41 @@ def copy_gb_per_s() -> float:
 def decode_rows(target: Target, sweep: bool) -> Iterator[Row]:
     """Decoding, by batch and length."""
     for sequences, keys in BATCHES:
-        layers = max(2, min(36, (6 << 30) // (sequences * keys * TOKEN_BYTES)))
-        step = make_step(sequences, 1, keys, layers)
-        moved = sequences * keys * TOKEN_BYTES
-        chosen = decode_tiles(target, HEAD_DIM, 2, sequences, KV_HEADS, step.tables.shape[1] * BLOCK_TOKENS)
-        case = f"{sequences} × {keys:,}"
-
-        def row(
-            way: str, call: Callable[[int], object], case: str = case, moved: int = moved, layers: int = layers
-        ) -> Row:
-            took = timed(lambda: [call(layer) for layer in range(layers)]) / layers
-            return Row(way, case, took, gb_per_s=moved / took / 1000)
-
-        yield row(f"kvtrace {_decode_name(chosen)}", lambda layer, step=step: step.by_op(layer, True))
-        if sweep:
-            for other in (
-                *(replace(tiles, splits=chosen.splits) for tiles in OTHER_DECODE),
-                *(replace(chosen, splits=splits) for splits in (1, 2, 4, 8, 16, 32) if _near(splits, chosen.splits)),
-            ):
-                yield row(_decode_name(other), lambda layer, step=step, other=other: decode_by(step, layer, other))
-        yield from _dense_decode(step, sequences, keys, row)
+        step = make_step(sequences, 1, keys, _layers(sequences * keys))
+        yield from _decode_rows(target, sweep, step, f"{sequences} × {keys:,}", sequences * keys)
+        yield from _dense_decode(step, sequences, keys)
+    step = make_step(len(UNEVEN), 1, max(UNEVEN), _layers(len(UNEVEN) * max(UNEVEN)))
+    lengths = torch.tensor(UNEVEN, device="cuda")
+    blocks = step.tables.gather(1, (lengths - 1)[:, None] // BLOCK_TOKENS)[:, 0].long()
+    slots = blocks * BLOCK_TOKENS + (lengths - 1) % BLOCK_TOKENS
+    step = replace(step, key_lengths=lengths.int(), write_slots=slots)
+    yield from _decode_rows(target, sweep, step, f"{min(UNEVEN):,} … {max(UNEVEN):,}", sum(UNEVEN))
 
 
-def _near(splits: int, chosen: int) -> bool:
-    return splits != chosen and chosen // 4 <= splits <= chosen * 4
+def _layers(tokens: int) -> int:
+    return max(2, min(36, (6 << 30) // (tokens * TOKEN_BYTES)))
 
 
-def _dense_decode(step: Step, sequences: int, keys: int, row: Callable[..., Row]) -> Iterator[Row]:
+def _decode_rows(target: Target, sweep: bool, step: Step, case: str, tokens: int) -> Iterator[Row]:
+    sequences, width = step.tables.shape
+    chosen = decode_tiles(target, HEAD_DIM, 2, sequences, KV_HEADS, width * BLOCK_TOKENS)
+    yield _decode_row(f"kvtrace {_decode_name(chosen)}", case, step, tokens, lambda layer: step.by_op(layer, True))
+    others = [
+        DecodeTiles(keys, each * target.processors, warps, stages, join=True)
+        for keys, warps, stages, each in OTHER_DECODE
+    ]
+    for other in (*others, replace(chosen, join=False)) if sweep else ():
+        yield _decode_row(
+            _decode_name(other), case, step, tokens, lambda layer, other=other: decode_by(step, layer, other)
+        )
+
+
+def _decode_row(way: str, case: str, step: Step, tokens: int, call: Callable[[int], object]) -> Row:
+    took = timed(lambda: [call(layer) for layer in range(step.layers)]) / step.layers
+    return Row(way, case, took, gb_per_s=tokens * TOKEN_BYTES / took / 1000)
+
+
+def _dense_decode(step: Step, sequences: int, keys: int) -> Iterator[Row]:
     """Torch's own attention over KV of the same shape that lies ready, one copy of it for each layer."""
     gathered = torch.randn((step.layers, 2, sequences, KV_HEADS, keys, HEAD_DIM), dtype=torch.bfloat16, device="cuda")
     query = step.query[:, :, None]
@@ -190,7 +230,7 @@ def _dense_decode(step: Step, sequences: int, keys: int, row: Callable[..., Row]
         key, value = gathered[layer]
         return scaled_dot_product_attention(query, key, value, enable_gqa=True)
 
-    yield row("torch, KV gathered before", call)
+    yield _decode_row("torch, KV gathered before", f"{sequences} × {keys:,}", step, sequences * keys, call)
 
 
 def decode_by(step: Step, layer: int, tiles: DecodeTiles) -> Tensor:
@@ -221,17 +261,12 @@ def prefill_rows(target: Target, sweep: bool) -> Iterator[Row]:
             took = timed(lambda: [call(layer) for layer in range(4)]) / 4
             return Row(way, case, took, tflop_per_s=operations / took / 1e6)
 
-        chosen = prefill_tiles(target, HEAD_DIM, 2)
-        splits = prefill_splits(target, chosen, queries, HEADS, KV_HEADS, keys)
-        yield row(
-            f"kvtrace {_prefill_name(chosen)}, {splits} splits", lambda layer, step=step: step.by_op(layer, False)
-        )
+        chosen = prefill_tiles(target, HEAD_DIM, 2, queries, HEADS, KV_HEADS, keys)
+        yield row(f"kvtrace {_prefill_name(chosen)}", lambda layer, step=step: step.by_op(layer, False))
         for tiles in OTHER_PREFILL if sweep else ():
             for splits in (1,) if queries > 600 else (1, 2, 4, 8):
-                yield row(
-                    f"{_prefill_name(tiles)}, {splits} splits",
-                    lambda layer, step=step, tiles=tiles, splits=splits: prefill_by(step, layer, tiles, splits),
-                )
+                other = replace(tiles, splits=splits)
+                yield row(_prefill_name(other), lambda layer, step=step, other=other: prefill_by(step, layer, other))
         yield row("write alone", lambda layer, step=step: _write(step, layer))
         if queries == keys:
             device = step.query.device
@@ -239,6 +274,16 @@ def prefill_rows(target: Target, sweep: bool) -> Iterator[Row]:
             yield row("kvtrace, whole prompt", lambda layer, step=step: step.by_op(layer, False, True))
             for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION):
                 yield from _dense_prefill(step, backend, row)
+
+
+def mixed_rows() -> Iterator[Row]:
+    """Prefill of one sequence with others that decode in the same step, KV write included."""
+    for queries, keys in MIXED:
+        step = make_mixed(queries, keys, 8)
+        took = timed(lambda step=step: [step.by_op(layer, False) for layer in range(step.layers)]) / step.layers
+        operations = 4 * HEAD_DIM * HEADS * (queries * keys - queries * (queries - 1) / 2)
+        case = f"{queries:,} of {keys:,} + {DECODING}"
+        yield Row("kvtrace", case, took, tflop_per_s=operations / took / 1e6)
 
 
 def _dense_prefill(step: Step, backend: SDPBackend, row: Callable[..., Row]) -> Iterator[Row]:
@@ -254,7 +299,7 @@ def _dense_prefill(step: Step, backend: SDPBackend, row: Callable[..., Row]) -> 
         print(f"torch {backend.name.lower()}: {error}", file=sys.stderr)
 
 
-def prefill_by(step: Step, layer: int, tiles: PrefillTiles, splits: int) -> Tensor:
+def prefill_by(step: Step, layer: int, tiles: PrefillTiles) -> Tensor:
     """The kernels that write and prefill, with other tiles than the table's."""
     _write(step, layer)
     return triton_prefill.prefill(
@@ -267,7 +312,6 @@ def prefill_by(step: Step, layer: int, tiles: PrefillTiles, splits: int) -> Tens
         HEAD_DIM**-0.5,
         0,
         tiles,
-        splits,
     )
 
 
@@ -277,11 +321,12 @@ def _write(step: Step, layer: int) -> None:
 
 def _decode_name(tiles: DecodeTiles) -> str:
     joined = "joined" if tiles.join else "combined"
-    return f"{tiles.keys} keys, {tiles.splits} splits, {tiles.warps} warps, {tiles.stages} stages, {joined}"
+    return f"{tiles.keys} keys, {tiles.programs} programs, {tiles.warps} warps, {tiles.stages} stages, {joined}"
 
 
 def _prefill_name(tiles: PrefillTiles) -> str:
-    return f"{tiles.rows} × {tiles.keys}, {tiles.warps} warps, {tiles.stages} stages"
+    limit = f", {tiles.registers} registers" * (tiles.registers > 0)
+    return f"{tiles.rows} × {tiles.keys}, {tiles.warps} warps, {tiles.stages} stages, {tiles.splits} splits{limit}"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -297,7 +342,7 @@ def main(arguments: list[str] | None = None) -> int:
     target = gpu.target_of(torch.device("cuda", torch.cuda.current_device()))
     copy = copy_gb_per_s()
     rows = []
-    for row in (*decode_rows(target, asked.sweep), *prefill_rows(target, asked.sweep)):
+    for row in (*decode_rows(target, asked.sweep), *prefill_rows(target, asked.sweep), *mixed_rows()):
         rows.append(row)
         if not asked.json:
             print(_line(row, copy), flush=True)
@@ -312,7 +357,7 @@ def _line(row: Row, copy: float) -> str:
     rate = (
         f"{row.gb_per_s:7,.0f} GB/s {row.gb_per_s / copy:5.2f}" if row.gb_per_s else f"{row.tflop_per_s:7,.0f} TFLOP/s"
     )
-    return f"{row.case:14} {row.microseconds:9,.1f} µs {rate:22} {row.way}"
+    return f"{row.case:18} {row.microseconds:9,.1f} µs {rate:22} {row.way}"
 
 
 def _report(rows: list[Row], copy: float) -> dict[str, Any]:

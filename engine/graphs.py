@@ -11,7 +11,8 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Generic
 
 import torch
@@ -100,6 +101,29 @@ def prefill_sizes(step_tokens: int) -> tuple[int, ...]:
     powers = [128 << power for power in range(most.bit_length())]
     sizes = sorted([*range(_FEWEST_TOKENS, 128, 16), *powers, *(size + size // 2 for size in powers)])
     return (*(size for size in sizes if size < most), most)
+
+
+def lt_wins(tokens: int) -> bool:
+    """Whether cuBLASLt multiplies by this many rows faster than what torch takes by itself: measured on an H200.
+
+    A layer of Qwen3-8B's shape takes 140.7 µs instead of 152.6 at 192 rows, 115.1 instead of 122.3 at 112, 200.9 instead of
+    210.8 at 384; from 512 on both are equal, and at 128 and 256 it is 1 % behind.
+    """
+    return _FEWEST_TOKENS <= tokens < 512 and tokens not in (128, 256)
+
+
+@contextmanager
+def faster_products(tokens: int) -> Iterator[None]:
+    """Within it a step of ``tokens`` is captured with the faster of CUDA's two libraries; on ROCm nothing changes."""
+    if torch.version.hip is not None or not torch.cuda.is_available() or not lt_wins(tokens):
+        yield
+        return
+    before = torch.backends.cuda.preferred_blas_library()
+    torch.backends.cuda.preferred_blas_library("cublaslt")
+    try:
+        yield
+    finally:
+        torch.backends.cuda.preferred_blas_library(before)
 
 
 def graphs_wanted(device: torch.device) -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .batch import UNREAD, Chunk
-from .graphs import Capturer, Graph, buckets, graphs_wanted, prefill_sizes
+from .graphs import Capturer, Graph, buckets, faster_products, graphs_wanted, prefill_sizes
 from .model.cache import cache_root
 from .model.lean import LeanWeights
 from .model.lean_forward import LeanDecoder, StepTensors, TokenTensors, Wrap
@@ -153,7 +153,8 @@ class LeanRunner:
             layout = self._prefill_layout(tokens)
             self._inputs.fill(layout, (), {})
             views = self._inputs.views(layout)
-            self._prefill_graphs[tokens] = capturer.capture_pieces(partial(self._prefill, views, whole=False))
+            with faster_products(tokens):
+                self._prefill_graphs[tokens] = capturer.capture_pieces(partial(self._prefill, views, whole=False))
         for size in reversed(self._buckets):
             self._inputs.fill(self._decode_layout(size), (), {})
             self._graphs[size] = capturer.capture(partial(self._decode, size))

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
+from typing import Final
 
 import torch
 from torch import Tensor
 
+from ..graphs import MOST_TOKENS
 from . import dense, triton_decode, triton_prefill, triton_write
-from .tiles import PREFILL_SPLITS, Target, decode_tiles, prefill_splits, prefill_tiles
+from .tiles import Target, beside_tiles, decode_tiles, prefill_tiles
+
+_MOST_PREPARED: Final = 256  # times 16 tokens: larger steps are like those of that size
+_LONG: Final = 1 << 20  # keys: no context is too short to be divided
 
 
 def paged_attention(
@@ -29,7 +36,7 @@ def paged_attention(
     """What :func:`.ops.paged_attention` describes, by Triton kernels."""
     query, key, value = (states if states.stride(2) == 1 else states.contiguous() for states in (query, key, value))
     target = target_of(query.device)
-    tokens, heads, head_dim = query.shape
+    tokens, _, head_dim = query.shape
     kv_heads, most_keys = key.shape[1], tables.shape[1] * pool.shape[4]
     if decode:
         shape = decode_tiles(target, head_dim, query.element_size(), tokens, kv_heads, most_keys)
@@ -39,18 +46,64 @@ def paged_attention(
     triton_write.write_kv(key, value, pool, layer, write_slots)
     if whole and not 0 < window < tokens and dense.ready(query, key, value):
         return dense.attend(query, key, value, scale)
-    tiles = prefill_tiles(target, head_dim, query.element_size())
-    splits = prefill_splits(target, tiles, tokens, heads, kv_heads, most_keys)
+    return _prefill(query, pool, layer, query_starts, key_lengths, tables, scale, window)
+
+
+def _prefill(
+    query: Tensor,
+    pool: Tensor,
+    layer: int,
+    query_starts: Tensor,
+    key_lengths: Tensor,
+    tables: Tensor,
+    scale: float,
+    window: int,
+) -> Tensor:
+    """Attention of a step of prefill whose KV is in the pool already."""
+    target = target_of(query.device)
+    tokens, heads, head_dim = query.shape
+    kv_heads, most_keys = pool.shape[3], tables.shape[1] * pool.shape[4]
     step = (query_starts, key_lengths, tables, scale, window)
+    # The same tiles with a graph and without: what is run before a capture is what the capture needs compiled.
+    at_once = len(key_lengths) > 1 and tokens <= MOST_TOKENS
+    shape = (target, head_dim, query.element_size(), tokens, heads, kv_heads, most_keys)
+    tiles = prefill_tiles(*shape, beside=at_once)
+    # Of several sequences those with one query decode, which the other kernel does in less than half the time; but where
+    # another kernel combines a prefill's splits, it does not know which rows are whose.
+    if len(key_lengths) == 1 or not tiles.join:
+        return triton_prefill.prefill(query, pool, layer, *step, tiles)
     # One of them at least does not decode, or this were no prefill.
-    decoding = max(1, len(key_lengths) - 1)
-    beside = decode_tiles(target, head_dim, query.element_size(), decoding, kv_heads, most_keys)
-    # Of several sequences those with one query decode, which the other kernel does in less than half the time.
-    apart = len(key_lengths) > 1 and beside.join
-    output = triton_prefill.prefill(query, pool, layer, *step, tiles, splits, singles=not apart)
-    if apart:
-        triton_decode.decode_beside(query, pool, layer, *step, beside, output)
+    beside = decode_tiles(target, head_dim, query.element_size(), len(key_lengths) - 1, kv_heads, most_keys)
+    if at_once:
+        beside = beside_tiles(target, tiles, beside)
+    output = query.new_empty(query.shape)
+    with _side_by_side(query.device) as aside:
+        # First, so that each processor gets its share of both: a prefill's programs would fill them.
+        with aside:
+            triton_decode.decode_beside(query, pool, layer, *step, beside, output)
+        triton_prefill.prefill(query, pool, layer, *step, tiles, singles=False, output=output)
     return output
+
+
+@contextmanager
+def _side_by_side(device: torch.device) -> Iterator[AbstractContextManager[object]]:
+    """Gives the context for work that may run at the same time as what follows it here; both are over at the end.
+
+    Decoding waits for memory while prefill computes. Only graphs are forked: launched one by one, the events would cost the
+    host what the device gains.
+    """
+    if not torch.cuda.is_current_stream_capturing():
+        yield nullcontext()
+        return
+    main, side = torch.cuda.current_stream(device), _side_stream(device)
+    side.wait_stream(main)
+    yield torch.cuda.stream(side)
+    main.wait_stream(side)
+
+
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def rotated_decode(
@@ -91,6 +144,27 @@ def rotated_decode(
     )
 
 
+def rotated_prefill(
+    states: Tensor,
+    head_norm: Tensor | None,
+    rotary: Tensor,
+    pool: Tensor,
+    layer: int,
+    write_slots: Tensor,
+    query_starts: Tensor,
+    key_lengths: Tensor,
+    tables: Tensor,
+    heads: int,
+    scale: float,
+    eps: float,
+    window: int,
+) -> Tensor:
+    """What :func:`.rotated.rotated_prefill` describes, of steps that are no whole prompt."""
+    norm = None if head_norm is None else head_norm.contiguous()
+    query = triton_write.rotate_and_write(states, norm, rotary.contiguous(), pool, layer, write_slots, heads, eps)
+    return _prefill(query, pool, layer, query_starts, key_lengths, tables, scale, window)
+
+
 def prepare(
     heads: int, kv_heads: int, head_dim: int, scale: float, dtype: torch.dtype, device: torch.device, most_tokens: int
 ) -> None:
@@ -106,10 +180,12 @@ def prepare(
         query, key, value = torch.split(states, [heads, kv_heads, kv_heads], dim=1)
         nowhere = torch.full((1,), -1, dtype=torch.int64, device=device)
         numbers = torch.zeros(2, dtype=torch.int32, device=device)
-        tiles = prefill_tiles(target, head_dim, dtype.itemsize)
         triton_write.write_kv(key, value, pool, 0, nowhere)
-        for splits in PREFILL_SPLITS:
-            triton_prefill.prefill(query, pool, 0, numbers, numbers[:1], numbers[None], scale, 0, tiles, splits)
+        sizes = (16 << power for power in range(_MOST_PREPARED.bit_length()))
+        shape = (heads, kv_heads, _LONG)
+        for tiles in {prefill_tiles(target, head_dim, dtype.itemsize, n, *shape, n <= MOST_TOKENS) for n in sizes}:
+            step = (numbers, numbers[:1], numbers[None], scale, 0)
+            triton_prefill.prefill(query, pool, 0, *step, tiles, singles=not tiles.join)
         if dense.wins(target, dtype):
             dense.prepare(heads, kv_heads, head_dim, scale, dtype, device, most_tokens)
         torch.cuda.synchronize()

@@ -1,7 +1,7 @@
-"""Decoding from the raw projection as one torch operator: norm and rotation of the heads, KV write and attention.
+"""Attention from the raw projection as torch operators: norm and rotation of the heads, KV write and attention.
 
-``torch.ops.kvtrace.rotated_decode`` saves the pass over query and key in between, for decoders that have merged q, k and
-v. The CPU runs the two operators one after the other, which is the reference.
+``torch.ops.kvtrace.rotated_decode`` and ``rotated_prefill`` save the pass over query and key in between, for decoders that
+have merged q, k and v. The CPU runs the two operators one after the other, which is the reference.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from .ops import paged_attention
 _SCHEMA: Final = (
     "(Tensor states, Tensor? head_norm, Tensor rotary, Tensor(a!) pool, int layer, Tensor write_slots, "
     "Tensor key_lengths, Tensor tables, int heads, float scale, float eps, int window=0) -> Tensor"
+)
+_PREFILL_SCHEMA: Final = (
+    "(Tensor states, Tensor? head_norm, Tensor rotary, Tensor(a!) pool, int layer, Tensor write_slots, Tensor query_starts, "
+    "Tensor key_lengths, Tensor tables, int heads, float scale, float eps, int window=0, bool whole=False) -> Tensor"
 )
 
 
@@ -54,27 +58,10 @@ def rotated_decode(
     Returns:
         ``[sequences, heads, head_dim]``, contiguous.
     """
-    from ..model.lean_ops import norm_rotate  # the model's package imports this one
-
-    kv_heads, head_dim = pool.shape[3], pool.shape[5]
-    both = heads + kv_heads
-    turned = norm_rotate(states, head_norm, rotary, both, eps)
-    value = states[:, both * head_dim :].view(-1, kv_heads, head_dim)
     starts = torch.arange(states.shape[0] + 1, dtype=torch.int32)
-    output: Tensor = paged_attention(
-        turned[:, :heads],
-        turned[:, heads:],
-        value,
-        pool,
-        layer,
-        write_slots,
-        starts,
-        key_lengths,
-        tables,
-        scale,
-        True,
-        window,
-    )
+    query, key, value = _apart(states, head_norm, rotary, heads, pool, eps)
+    step = (write_slots, starts, key_lengths, tables)
+    output: Tensor = paged_attention(query, key, value, pool, layer, *step, scale, True, window)
     return output
 
 
@@ -129,3 +116,106 @@ def _on_gpu(
             eps,
             window,
         )
+
+
+@torch.library.custom_op("kvtrace::rotated_prefill", mutates_args={"pool"}, device_types="cpu", schema=_PREFILL_SCHEMA)
+def rotated_prefill(
+    states: Tensor,
+    head_norm: Tensor | None,
+    rotary: Tensor,
+    pool: Tensor,
+    layer: int,
+    write_slots: Tensor,
+    query_starts: Tensor,
+    key_lengths: Tensor,
+    tables: Tensor,
+    heads: int,
+    scale: float,
+    eps: float,
+    window: int = 0,
+    whole: bool = False,
+) -> Tensor:
+    """Any other step, from the merged projection.
+
+    Args:
+        states: ``[tokens, (heads + 2 kv_heads) * head_dim]``, as in :func:`rotated_decode`, like the following.
+        head_norm: the norms' weights.
+        rotary: ``[tokens, 2, head_dim / 2]``, cosine and sine of each token's position.
+        pool: as in :func:`.ops.paged_attention`, like all others but ``heads`` and ``eps``.
+        layer: which layer of the pool.
+        write_slots: where each token's KV goes.
+        query_starts: where each sequence's queries begin.
+        key_lengths: keys of each sequence.
+        tables: the blocks of each sequence.
+        heads: query heads.
+        scale: factor on the scores.
+        eps: of the norms.
+        window: how many positions a query sees.
+        whole: the step is one sequence from its first position on.
+
+    Returns:
+        ``[tokens, heads, head_dim]``, contiguous.
+    """
+    query, key, value = _apart(states, head_norm, rotary, heads, pool, eps)
+    step = (write_slots, query_starts, key_lengths, tables)
+    output: Tensor = paged_attention(query, key, value, pool, layer, *step, scale, False, window, whole)
+    return output
+
+
+@rotated_prefill.register_fake
+def _prefill_shape_only(
+    states: Tensor,
+    head_norm: Tensor | None,
+    rotary: Tensor,
+    pool: Tensor,
+    layer: int,
+    write_slots: Tensor,
+    query_starts: Tensor,
+    key_lengths: Tensor,
+    tables: Tensor,
+    heads: int,
+    scale: float,
+    eps: float,
+    window: int = 0,
+    whole: bool = False,
+) -> Tensor:
+    return states.new_empty((states.shape[0], heads, pool.shape[5]))
+
+
+@rotated_prefill.register_kernel("cuda")
+def _prefill_on_gpu(
+    states: Tensor,
+    head_norm: Tensor | None,
+    rotary: Tensor,
+    pool: Tensor,
+    layer: int,
+    write_slots: Tensor,
+    query_starts: Tensor,
+    key_lengths: Tensor,
+    tables: Tensor,
+    heads: int,
+    scale: float,
+    eps: float,
+    window: int = 0,
+    whole: bool = False,
+) -> Tensor:
+    from . import gpu
+
+    step = (write_slots, query_starts, key_lengths, tables)
+    with torch.cuda.device(states.device):
+        if whole:  # may be computed without the pool, from keys that lie beside the queries
+            apart = _apart(states, head_norm, rotary, heads, pool, eps)
+            return gpu.paged_attention(*apart, pool, layer, *step, scale, False, window, whole)
+        return gpu.rotated_prefill(states, head_norm, rotary, pool, layer, *step, heads, scale, eps, window)
+
+
+def _apart(
+    states: Tensor, head_norm: Tensor | None, rotary: Tensor, heads: int, pool: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value by head, the first two normed and rotated."""
+    from ..model.lean_ops import norm_rotate  # the model's package imports this one
+
+    kv_heads, head_dim = pool.shape[3], pool.shape[5]
+    both = heads + kv_heads
+    turned = norm_rotate(states, head_norm, rotary, both, eps)
+    return turned[:, :heads], turned[:, heads:], states[:, both * head_dim :].view(-1, kv_heads, head_dim)

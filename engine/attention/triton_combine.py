@@ -73,6 +73,52 @@ def combine_splits(
 
 
 @triton.jit
+def combine_rows(
+    sums: tl.tensor,
+    logs: tl.tensor,
+    output: tl.tensor,
+    pair: tl.tensor,
+    head: tl.tensor,
+    wanted: tl.tensor,
+    shares: tl.tensor,
+    SPLITS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    DIMS: tl.constexpr,
+) -> None:
+    """The same for rows of many pairs: row ``r`` is ``head[r]`` of those that share a KV head in ``pair[r]``.
+
+    Only the first ``shares`` of the splits have stored anything. The splits' loads follow each other with nothing in between
+    that waits for them.
+    """
+    dims = tl.arange(0, DIMS)
+    first = pair * (SPLITS * GROUP) + head
+    stored_until = tl.where(wanted, shares, 0)
+    peak = tl.full(head.shape, float("-inf"), tl.float32)
+    for split in tl.static_range(SPLITS):
+        stored = stored_until > split
+        log = tl.load(logs + first + split * GROUP, mask=stored, other=float("-inf"), cache_modifier=".cg")
+        peak = tl.maximum(peak, log)
+    base = tl.where(peak == float("-inf"), 0.0, peak)
+    total = tl.zeros(head.shape, tl.float32)
+    result = tl.zeros([head.shape[0], DIMS], tl.float32)
+    for split in tl.static_range(SPLITS):
+        at = first + split * GROUP
+        stored = stored_until > split
+        log = tl.load(logs + at, mask=stored, other=float("-inf"), cache_modifier=".cg")
+        # A split without keys stored no sum: what lies there may be NaN.
+        there = (stored & (log > float("-inf")))[:, None] & (dims < HEAD_DIM)[None, :]
+        part = tl.load(sums + at[:, None] * HEAD_DIM + dims[None, :], mask=there, other=0.0, cache_modifier=".cg")
+        weight = tl.exp2(log - base)
+        total += weight
+        result += part * weight[:, None]
+    result = result / tl.where(total == 0.0, 1.0, total)[:, None]
+    cells = (pair * GROUP + head)[:, None] * HEAD_DIM + dims[None, :]
+    inside = wanted[:, None] & (dims < HEAD_DIM)[None, :]
+    tl.store(output + cells, result.to(output.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def combine_kernel(
     sums: tl.tensor,
     logs: tl.tensor,

@@ -1,19 +1,17 @@
-"""Triton kernels for decoding: one query a sequence, its keys divided among several programs (split-KV).
+"""Triton kernels for decoding: one query a sequence, the keys of all sequences divided evenly among many programs.
 
-A program serves one (sequence, KV head, split) and all query heads of that KV head, so that every byte of KV is read
-once. The step's own key and value come straight from the arguments: the program that has split 0 adds them to its sum
-and writes them to the pool, where no other program reads them in this step. One launch therefore does the whole layer,
-with a second one to combine the splits where the last program to finish does not do that.
+A program serves one KV head, all query heads that share it, and a run of tiles of keys (:mod:`.triton_shares`), so that
+every byte of KV is read once and no program reads more than another. The step's own key and value come straight from the
+arguments: the program with a sequence's first tile begins its sum with them and writes them to the pool, where no other
+program reads them in this step. One launch therefore does the whole layer, with a second one to combine the parts
+where the last program to finish does not do that.
 
 In a step of prefill the same kernel serves the sequences that decode beside it (:func:`decode_beside`): 128 rows of a tile
 with one query in them would take most of such a step's attention.
-
-The way of dividing: Dao et al., Flash-Decoding (2023).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 import torch
@@ -22,51 +20,55 @@ import triton.language as tl
 from torch import Tensor
 
 from .tiles import DecodeTiles
-from .triton_combine import chunk_of, combine, combine_splits, partial_sums
+from .triton_shares import (
+    BORDER,
+    divide,
+    keys_in_pool,
+    parts_at_once,
+    parts_of,
+    room_for_parts,
+    sequence_at,
+    weigh,
+    weigh_kernel,
+)
+from .triton_turn import turned
 
 _MOST_COUNTERS: Final = 1 << 16
-# By device: how many splits of each (sequence, KV head) are done. Never freed, since captured graphs hold its address.
+# By device: how many parts of each (KV head, sequence) are done. Never freed, since captured graphs hold its address.
 _counters: dict[torch.device, Tensor] = {}
 
 
 @triton.jit
-def _turned(
-    states: tl.tensor,
-    rows: tl.tensor,
-    head_norm: tl.tensor,
-    norm_rows: tl.tensor,
-    turns: tl.tensor,
-    real: tl.tensor,
-    eps: tl.tensor,
+def _attend_tile(
+    queries: tl.tensor,
+    result: tl.tensor,
+    total: tl.tensor,
+    peak: tl.tensor,
+    places: tl.tensor,
+    seen: tl.tensor,
+    scale2: tl.tensor,
+    pool_kind_stride: tl.tensor,
     HEAD_DIM: tl.constexpr,
     DIMS: tl.constexpr,
-    NORMED: tl.constexpr,
-) -> tl.tensor:
-    """Heads at ``states + rows``, normed where the model does that, and rotated, as the kernel for prefill does it.
-
-    Each element needs the one half a head away: it is loaded a second time rather than moved between threads.
-    """
-    HALF: tl.constexpr = HEAD_DIM // 2
-    dims = tl.arange(0, DIMS)
-    other = (dims + HALF) % HEAD_DIM
-    inside = real[:, None] & (dims < HEAD_DIM)[None, :]
-    kind = states.dtype.element_ty
-    own_part = tl.load(states + rows[:, None] + dims[None, :], mask=inside, other=0.0).to(tl.float32)
-    other_part = tl.load(states + rows[:, None] + other[None, :], mask=inside, other=0.0).to(tl.float32)
-    if NORMED:
-        factor = tl.rsqrt(tl.sum(own_part * own_part, 1) / HEAD_DIM + eps)[:, None]
-        weights = head_norm + norm_rows[:, None] * HEAD_DIM
-        own_weights = tl.load(weights + dims[None, :], mask=inside, other=0.0).to(tl.float32)
-        other_weights = tl.load(weights + other[None, :], mask=inside, other=0.0).to(tl.float32)
-        own_part = (own_part * factor).to(kind).to(tl.float32) * own_weights
-        other_part = (other_part * factor).to(kind).to(tl.float32) * other_weights
-    cosine = tl.load(turns + dims % HALF, mask=dims < HEAD_DIM, other=0.0).to(tl.float32)
-    sine = tl.load(turns + HALF + dims % HALF, mask=dims < HEAD_DIM, other=0.0).to(tl.float32)
-    sine = tl.where(dims < HALF, -sine, sine)
-    return (own_part * cosine[None, :] + other_part * sine[None, :]).to(kind)
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Add the keys at ``places`` that are ``seen`` to the running sums."""
+    if HEAD_DIM == DIMS:
+        keys = tl.load(places)
+        values = tl.load(places + pool_kind_stride)
+    else:
+        own = (tl.arange(0, DIMS) < HEAD_DIM)[None, :]
+        keys = tl.load(places, mask=own, other=0.0)
+        values = tl.load(places + pool_kind_stride, mask=own, other=0.0)
+    scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale2
+    scores = tl.where(seen[None, :], scores, float("-inf"))
+    higher = tl.maximum(peak, tl.max(scores, 1))
+    weights = tl.exp2(scores - higher[:, None])
+    kept = tl.exp2(peak - higher)
+    result = tl.dot(weights.to(values.dtype), values, result * kept[:, None], input_precision="ieee")
+    return result, total * kept + tl.sum(weights, 1), higher
 
 
-@triton.jit(do_not_specialize=["layer", "window", "table_stride"])
+@triton.jit(do_not_specialize=["sequences", "layer", "window", "table_stride"])
 def decode_kernel(
     query: tl.tensor,
     key: tl.tensor,
@@ -84,6 +86,7 @@ def decode_kernel(
     query_starts: tl.tensor,
     eps: tl.tensor,
     scale: tl.tensor,
+    sequences: tl.tensor,
     layer: tl.tensor,
     window: tl.tensor,
     query_token_stride: tl.tensor,
@@ -97,127 +100,145 @@ def decode_kernel(
     pool_kind_stride: tl.tensor,
     table_stride: tl.tensor,
     BLOCK_TOKENS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     ROWS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     DIMS: tl.constexpr,
     TILE: tl.constexpr,
-    SPLITS: tl.constexpr,
+    SEQUENCES: tl.constexpr,
+    BORDER: tl.constexpr,
     CHUNK: tl.constexpr,
     HEADS: tl.constexpr,
     JOIN: tl.constexpr,
     ROTATED: tl.constexpr,
     NORMED: tl.constexpr,
+    WINDOWED: tl.constexpr,
     BESIDE: tl.constexpr,
 ) -> None:
-    """Attention of one (sequence, KV head, split); grid ``(sequences, kv_heads, SPLITS)``.
+    """Attention of one KV head over one run of tiles; grid ``(runs * KV_HEADS,)``.
 
     ``ROTATED``: query and key come as the projection gives them; ``NORMED``: each head is normed before it is rotated.
     ``BESIDE``: the step has sequences of many queries too, which are left alone, and all KV is in the pool already.
     """
-    sequence = tl.program_id(0)
-    kv_head = tl.program_id(1)
-    split = tl.program_id(2)
-    length = tl.load(key_lengths + sequence)
-    if BESIDE:
-        first = tl.load(query_starts + sequence)
-        if tl.load(query_starts + sequence + 1) - first != 1:
-            return
-        token = first.to(tl.int64)
-        slot = tl.full((), -1, tl.int64)
-    else:
-        token = sequence.to(tl.int64)
-        slot = tl.load(write_slots + sequence)
-    fresh = (slot >= 0) & (length > 0)
-
-    # Keys in the pool that this sequence sees: low … high - 1. A fresh key is not there yet.
-    high = tl.where(fresh, length - 1, length)
-    low = tl.where(window > 0, tl.maximum(length - window, 0), 0)
-    first_tile = low // TILE
-    tiles = tl.maximum(tl.cdiv(high, TILE) - first_tile, 0)
-    share = tl.cdiv(tiles, SPLITS)
-    begin = first_tile + split * share
-    end = tl.minimum(begin + share, first_tile + tiles)
+    run = tl.program_id(0) // KV_HEADS
+    kv_head = tl.program_id(0) % KV_HEADS
+    runs = tl.num_programs(0) // KV_HEADS
+    step = (key_lengths, write_slots, query_starts, sequences, window, runs)
+    ends, all_units, share = divide(*step, SEQUENCES, TILE, BORDER, WINDOWED, BESIDE)
+    begin = run * share
+    stop = tl.minimum(begin + share, all_units)
+    if begin >= stop:
+        return
 
     rows = tl.arange(0, ROWS)
     dims = tl.arange(0, DIMS)
+    lanes = tl.arange(0, TILE)
     real = rows < GROUP
     inside = real[:, None] & (dims < HEAD_DIM)[None, :]
+    cells = rows[:, None] * HEAD_DIM + dims[None, :]
     heads = kv_head * GROUP + rows
-    query_rows = token * query_token_stride + heads * query_head_stride
-    turns = rotary + token * HEAD_DIM
-    if ROTATED:
-        queries = _turned(query, query_rows, head_norm, heads, turns, real, eps, HEAD_DIM, DIMS, NORMED)
-    else:
-        queries = tl.load(query + query_rows[:, None] + dims[None, :], mask=inside, other=0.0)
     scale2 = scale * 1.4426950408889634  # scores in base 2: exp2 is one instruction
     # 64 bits throughout: a pool has more than 2^31 elements.
     layer_base = pool + layer.to(tl.int64) * pool_layer_stride + kv_head * (BLOCK_TOKENS * HEAD_DIM)
-    table = tables + sequence.to(tl.int64) * table_stride
+    unit = begin
+    while unit < stop:
+        sequence, first_unit, end_unit = sequence_at(unit, ends, all_units)
+        # Tiles of this sequence that come before the run, and where those in the run end.
+        skipped = unit - first_unit
+        until = tl.minimum(end_unit - BORDER, stop) - first_unit
+        if skipped < until:
+            length = tl.load(key_lengths + sequence)
+            if BESIDE:
+                token = tl.load(query_starts + sequence).to(tl.int64)
+                slot = tl.full((), -1, tl.int64)
+            else:
+                token = sequence.to(tl.int64)
+                slot = tl.load(write_slots + sequence)
+            # Keys in the pool that this sequence sees: low … high - 1.
+            high = keys_in_pool(length, slot)
+            low = 0
+            if WINDOWED:
+                low = tl.maximum(length - window, 0)
+            first_tile = low // TILE
+            # Positions past the keys take the last one's row, since others may hold NaN. The blocks of a tile are loaded
+            # one tile ahead: as a load of the same round they would cost the pipeline half of its depth.
+            last = tl.maximum(high - 1, 0)
+            table = tables + sequence.to(tl.int64) * table_stride
+            positions = tl.minimum((first_tile + skipped) * TILE + lanes, last)
+            blocks = tl.load(table + positions // BLOCK_TOKENS)
 
-    peak = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    result = tl.zeros([ROWS, DIMS], tl.float32)
-    for tile in range(begin, end):
-        positions = tile * TILE + tl.arange(0, TILE)
-        seen = (positions >= low) & (positions < high)
-        blocks = tl.load(table + positions // BLOCK_TOKENS, mask=seen, other=0)
-        starts = blocks.to(tl.int64) * pool_block_stride + (positions % BLOCK_TOKENS) * HEAD_DIM
-        places = layer_base + starts[:, None] + dims[None, :]
-        wanted = seen[:, None] if HEAD_DIM == DIMS else seen[:, None] & (dims < HEAD_DIM)[None, :]
-        keys = tl.load(places, mask=wanted, other=0.0)
-        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale2
-        scores = tl.where(seen[None, :], scores, float("-inf"))
-        higher = tl.maximum(peak, tl.max(scores, 1))
-        weights = tl.exp2(scores - higher[:, None])
-        kept = tl.exp2(peak - higher)
-        values = tl.load(places + pool_kind_stride, mask=wanted, other=0.0)
-        result = result * kept[:, None]
-        result = tl.dot(weights.to(values.dtype), values, result, input_precision="ieee")
-        total = total * kept + tl.sum(weights, 1)
-        peak = higher
+            query_rows = token * query_token_stride + heads * query_head_stride
+            turns = rotary + token * HEAD_DIM
+            if ROTATED:
+                queries = turned(query, query_rows, head_norm, heads, turns, real, eps, HEAD_DIM, DIMS, NORMED)
+            else:
+                queries = tl.load(query + query_rows[:, None] + dims[None, :], mask=inside, other=0.0)
 
-    if fresh & (split == 0):
-        own = dims < HEAD_DIM
-        key_row = token * key_token_stride + kv_head * key_head_stride
-        if ROTATED:
-            one = tl.arange(0, 1)
-            norm_row = one + tl.num_programs(1) * GROUP + kv_head
-            turned = _turned(key, one + key_row, head_norm, norm_row, turns, one == 0, eps, HEAD_DIM, DIMS, NORMED)
-            new_key = tl.reshape(turned, [DIMS])
-        else:
-            new_key = tl.load(key + key_row + dims, mask=own, other=0.0)
-        new_value = tl.load(
-            value + token * value_token_stride + kv_head * value_head_stride + dims, mask=own, other=0.0
-        )
-        score = tl.sum(queries.to(tl.float32) * new_key.to(tl.float32)[None, :], 1) * scale2
-        higher = tl.maximum(peak, score)
-        weight = tl.exp2(score - higher)
-        kept = tl.exp2(peak - higher)
-        result = result * kept[:, None] + weight[:, None] * new_value.to(tl.float32)[None, :]
-        total = total * kept + weight
-        peak = higher
-        cell = layer_base + (slot // BLOCK_TOKENS) * pool_block_stride + (slot % BLOCK_TOKENS) * HEAD_DIM + dims
-        tl.store(cell, new_key, mask=own)
-        tl.store(cell + pool_kind_stride, new_value, mask=own)
+            peak = tl.full([ROWS], float("-inf"), tl.float32)
+            total = tl.zeros([ROWS], tl.float32)
+            result = tl.zeros([ROWS, DIMS], tl.float32)
+            if (high < length) & (skipped == 0):
+                own = dims < HEAD_DIM
+                value_row = token * value_token_stride + kv_head * value_head_stride
+                new_value = tl.load(value + value_row + dims, mask=own, other=0.0)
+                key_row = token * key_token_stride + kv_head * key_head_stride
+                if ROTATED:
+                    one = tl.arange(0, 1)
+                    norm_row = one + KV_HEADS * GROUP + kv_head
+                    row = one + key_row
+                    new = turned(key, row, head_norm, norm_row, turns, one == 0, eps, HEAD_DIM, DIMS, NORMED)
+                    new_key = tl.reshape(new, [DIMS])
+                else:
+                    new_key = tl.load(key + key_row + dims, mask=own, other=0.0)
+                peak = tl.sum(queries.to(tl.float32) * new_key.to(tl.float32)[None, :], 1) * scale2
+                total += 1.0
+                result += new_value.to(tl.float32)[None, :]
+                cell = layer_base + (slot // BLOCK_TOKENS) * pool_block_stride + (slot % BLOCK_TOKENS) * HEAD_DIM + dims
+                tl.store(cell, new_key, mask=own)
+                tl.store(cell + pool_kind_stride, new_value, mask=own)
 
-    result = result / tl.where(total == 0.0, 1.0, total)[:, None]
-    pair = sequence.to(tl.int64) * tl.num_programs(1) + kv_head
-    target = token * tl.num_programs(1) + kv_head
-    cells = rows[:, None] * HEAD_DIM + dims[None, :]
-    if SPLITS == 1:
-        tl.store(output + target * (GROUP * HEAD_DIM) + cells, result.to(output.dtype.element_ty), mask=inside)
-    else:
-        at = pair * SPLITS + split
-        tl.store(sums + at * (GROUP * HEAD_DIM) + cells, result, mask=inside & (total > 0.0)[:, None])
-        tl.store(logs + at * GROUP + rows, peak + tl.log2(total), mask=real)
-        if JOIN:
-            # Every thread's stores come before the one thread's releasing count, by the barrier.
-            tl.debug_barrier()
-            done = tl.atomic_add(counters + pair, 1, sem="acq_rel")
-            if done == SPLITS - 1:
-                tl.store(counters + pair, 0)
-                combine_splits(sums, logs, output, pair, target, SPLITS, CHUNK, GROUP, HEADS, HEAD_DIM, DIMS)
+            for tile in range(first_tile + skipped, tl.minimum(first_tile + until, tl.cdiv(high, TILE))):
+                starts = blocks.to(tl.int64) * pool_block_stride + (positions % BLOCK_TOKENS) * HEAD_DIM
+                places = layer_base + starts[:, None] + dims[None, :]
+                here = tile * TILE + lanes
+                positions = tl.minimum(here + TILE, last)
+                blocks = tl.load(table + positions // BLOCK_TOKENS)
+                seen = here < high
+                if WINDOWED:
+                    seen = seen & (here >= low)
+                result, total, peak = _attend_tile(
+                    queries, result, total, peak, places, seen, scale2, pool_kind_stride, HEAD_DIM, DIMS
+                )
+
+            result = result / tl.where(total == 0.0, 1.0, total)[:, None]
+            _, parts = parts_of(first_unit, end_unit, share, BORDER)
+            if parts == 1:
+                target = (token * KV_HEADS + kv_head) * (GROUP * HEAD_DIM)
+                tl.store(output + target + cells, result.to(output.dtype.element_ty), mask=inside)
+            else:
+                place = (kv_head * (runs + sequences) + run + sequence).to(tl.int64)
+                tl.store(sums + place * (GROUP * HEAD_DIM) + cells, result, mask=inside)
+                tl.store(logs + place * GROUP + rows, peak + tl.log2(total), mask=real)
+        unit = end_unit
+
+    if JOIN:
+        # Every thread's stores come before the one thread's releasing count, by the barrier. Only the first and the last
+        # sequence of a run have parts elsewhere.
+        tl.debug_barrier()
+        for at_end in tl.static_range(2):
+            sequence, first_unit, end_unit = sequence_at(stop - 1 if at_end else begin, ends, all_units)
+            first, parts = parts_of(first_unit, end_unit, share, BORDER)
+            has_part = first_unit > begin if at_end else begin < end_unit - BORDER
+            if has_part & (parts > 1):
+                counter = counters + kv_head * sequences + sequence
+                done = tl.atomic_add(counter, 1, sem="acq_rel")
+                if done == parts - 1:
+                    tl.store(counter, 0)
+                    token = tl.load(query_starts + sequence) if BESIDE else sequence
+                    target = token.to(tl.int64) * KV_HEADS + kv_head
+                    place = (kv_head * (runs + sequences) + first + sequence).to(tl.int64)
+                    weigh(sums, logs, output, place, parts, target, CHUNK, GROUP, HEADS, HEAD_DIM, DIMS)
 
 
 def decode(
@@ -261,11 +282,8 @@ def decode_beside(
 ) -> None:
     """Attention of those sequences of a packed step that have one query, into their rows of ``output`` and no others.
 
-    Their KV is in the pool already. Arguments as in :func:`.ops.paged_attention`; ``output`` is contiguous. ``tiles`` must
-    be of the kind that joins, since a kernel that combines does not know the rows.
+    Their KV is in the pool already. Arguments as in :func:`.ops.paged_attention`; ``output`` is contiguous.
     """
-    if tiles.splits > 1 and _counters_of(query.device, key_lengths.shape[0] * pool.shape[3]) is None:
-        tiles = replace(tiles, splits=1)
     step = (key_lengths, query_starts, key_lengths, tables)  # nothing looks at where to write
     _launch((query, query, query), pool, layer, *step, scale, window, tiles, output)
 
@@ -288,43 +306,46 @@ def _launch(
 ) -> None:
     """Start the kernel, and the one that combines where that is needed; without ``query_starts`` all sequences decode."""
     query, (sequences,) = states[0], key_lengths.shape
-    heads, head_dim = query.shape[1:]
-    kv_heads = pool.shape[3]
-    group = heads // kv_heads
-    rows, dims = max(16, triton.next_power_of_2(group)), max(16, triton.next_power_of_2(head_dim))
-    sums, logs, counters = output, output, None  # unused where nothing is divided
-    if tiles.splits > 1:
-        pairs = sequences * kv_heads
-        sums, logs = partial_sums(pairs, tiles.splits, group, head_dim, query.device)
-        counters = _counters_of(query.device, pairs) if tiles.join else None
-    decode_kernel[sequences, kv_heads, tiles.splits](
+    kv_heads, group = pool.shape[3], query.shape[1] // pool.shape[3]
+    head_dim, runs = query.shape[2], max(1, tiles.programs // kv_heads)
+    starts = key_lengths if query_starts is None else query_starts
+    sums, logs = room_for_parts(kv_heads * (runs + sequences), group, head_dim, query.device)
+    counters = _counters_of(query.device, sequences * kv_heads) if tiles.join else None
+    division = {
+        "SEQUENCES": triton.next_power_of_2(sequences),
+        "TILE": tiles.keys,
+        "BORDER": BORDER,
+        "CHUNK": parts_at_once(group, head_dim),
+        "GROUP": group,
+        "HEADS": triton.next_power_of_2(group),
+        "HEAD_DIM": head_dim,
+        "DIMS": max(16, triton.next_power_of_2(head_dim)),
+        "WINDOWED": window > 0,
+        "BESIDE": query_starts is not None,
+    }
+    decode_kernel[(runs * kv_heads,)](
         *(*states, pool, write_slots, key_lengths, tables, sums, logs),
         *(tables if counters is None else counters, output),
-        *(query if head_norm is None else head_norm, query if rotary is None else rotary),
-        key_lengths if query_starts is None else query_starts,
-        *(eps, scale, layer, window),
+        *(query if head_norm is None else head_norm, query if rotary is None else rotary, starts),
+        *(eps, scale, sequences, layer, window),
         *(stride for one in states for stride in one.stride()[:2]),
         *pool.stride()[:3],
         tables.stride(0),
         BLOCK_TOKENS=pool.shape[4],
-        GROUP=group,
-        ROWS=rows,
-        HEAD_DIM=head_dim,
-        DIMS=dims,
-        TILE=tiles.keys,
-        SPLITS=tiles.splits,
-        CHUNK=chunk_of(tiles.splits, group, head_dim),
-        HEADS=triton.next_power_of_2(group),
+        KV_HEADS=kv_heads,
+        ROWS=max(16, triton.next_power_of_2(group)),
         JOIN=counters is not None,
         ROTATED=rotary is not None,
         NORMED=head_norm is not None,
-        BESIDE=query_starts is not None,
         num_warps=tiles.warps,
         num_stages=tiles.stages,
         enable_fp_fusion=True,
+        **division,
+        **({"maxnreg": tiles.registers} if tiles.registers else {}),
     )
-    if tiles.splits > 1 and counters is None:
-        combine(sums, logs, output, kv_heads, tiles.splits)
+    if counters is None:
+        step = (key_lengths, write_slots, starts, sums, logs, output, sequences, window, runs)
+        weigh_kernel[sequences, kv_heads](*step, num_warps=tiles.warps, enable_fp_fusion=True, **division)
 
 
 def _counters_of(device: torch.device, pairs: int) -> Tensor | None:

@@ -177,7 +177,6 @@ def _attend(
     window: int,
 ) -> Tensor:
     """Attention of merged q, k and v ``[tokens, (heads + 2 kv_heads) * head_dim]``: ``[tokens, heads * head_dim]``."""
-    tokens, both, head_dim = states.shape[0], shape.heads + shape.kv_heads, shape.head_dim
     if step.decode:
         decoded: Tensor = torch.ops.kvtrace.rotated_decode(
             states,
@@ -194,19 +193,19 @@ def _attend(
             window,
         )
         return decoded.flatten(1)
-    turned = torch.ops.kvtrace.norm_rotate(states, weights.head_norm, rotary, both, shape.eps)
-    attended: Tensor = torch.ops.kvtrace.paged_attention(
-        turned[:, : shape.heads],
-        turned[:, shape.heads :],
-        states[:, both * head_dim :].view(tokens, shape.kv_heads, head_dim),
+    attended: Tensor = torch.ops.kvtrace.rotated_prefill(
+        states,
+        weights.head_norm,
+        rotary,
         pool,
         0,
         step.write_slots,
         step.query_starts,
         step.key_lengths,
         step.tables,
+        shape.heads,
         shape.scale,
-        step.decode,
+        shape.eps,
         window,
         step.whole,
     )

@@ -6,7 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtrace.engine.errors import ConfigError
-from kvtrace.engine.graphs import ENV_GRAPHS, MOST_TOKENS, buckets, graphs_wanted, prefill_sizes, self_test
+from kvtrace.engine.graphs import (
+    ENV_GRAPHS,
+    MOST_TOKENS,
+    buckets,
+    faster_products,
+    graphs_wanted,
+    lt_wins,
+    prefill_sizes,
+    self_test,
+)
 
 
 @given(st.integers(1, 300))
@@ -29,6 +38,23 @@ def test_every_step_of_prefill_finds_a_size_that_is_not_much_larger(step_tokens:
     for tokens in range(1, min(step_tokens, MOST_TOKENS) + 1):
         size = next(size for size in sizes if size >= tokens)
         assert size < max(1.5 * tokens, 33)
+
+
+@given(st.integers(1, 5000))
+def test_a_step_is_captured_with_the_faster_library_and_the_setting_is_put_back(tokens: int) -> None:
+    before = torch.backends.cuda.preferred_blas_library()
+    with faster_products(tokens):
+        within = torch.backends.cuda.preferred_blas_library()
+    by_lt = lt_wins(tokens) and torch.cuda.is_available() and torch.version.hip is None
+    assert within == (torch._C._BlasBackend.Cublaslt if by_lt else before)
+    assert torch.backends.cuda.preferred_blas_library() == before
+
+
+def test_the_setting_is_put_back_when_the_capture_fails() -> None:
+    before = torch.backends.cuda.preferred_blas_library()
+    with pytest.raises(ZeroDivisionError), faster_products(192):
+        raise ZeroDivisionError
+    assert torch.backends.cuda.preferred_blas_library() == before
 
 
 def test_graphs_are_for_cuda_unless_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kvtrace.engine.attention import ops
-from kvtrace.engine.attention.rotated import rotated_decode
+from kvtrace.engine.attention.rotated import rotated_decode, rotated_prefill
 
 BLOCK_TOKENS = 16
 LAYERS = 2
@@ -132,7 +132,9 @@ def check(case: Case, step: Step, attend: Attend, tolerance: float) -> None:
 
 
 def check_rotated(case: Case, step: Step, normed: bool, attend: Attend, tolerance: float) -> None:
-    """``attend``, of :func:`rotated_decode`'s signature, does what norm, rotation and plain attention do in turn.
+    """``attend`` does what norm, rotation and plain attention do in turn.
+
+    Its signature is that of :func:`rotated_decode` where all of ``case`` decodes, else that of :func:`rotated_prefill`.
 
     Raises:
         AssertionError: it does not.
@@ -140,14 +142,17 @@ def check_rotated(case: Case, step: Step, normed: bool, attend: Attend, toleranc
     generator = torch.Generator().manual_seed(1)
     both = case.heads + case.kv_heads
     states = torch.cat((step.query, step.key, step.value), 1).flatten(1)
-    rotary = torch.randn(len(case.sequences), 2, case.head_dim // 2, generator=generator).to(states)
+    rotary = torch.randn(len(states), 2, case.head_dim // 2, generator=generator).to(states)
     norm = torch.randn(both, case.head_dim, generator=generator).to(states) if normed else None
-    places = (LAYER, step.write_slots, step.key_lengths, step.tables, case.heads, step.scale, 1e-6, case.window)
+    starts = () if case.decode else (step.query_starts,)
+    reference = rotated_decode if case.decode else rotated_prefill
+    sequences = (step.key_lengths, step.tables)
+    places = (LAYER, step.write_slots, *starts, *sequences, case.heads, step.scale, 1e-6, case.window)
     pool, expected_pool = step.pool.clone(), step.pool.cpu().float()
     found = attend(states, norm, rotary, pool, *places)
     at_home = [place.cpu() if isinstance(place, Tensor) else place for place in places]
     exact_norm = None if norm is None else norm.cpu().float()
-    expected = rotated_decode(states.cpu().float(), exact_norm, rotary.cpu().float(), expected_pool, *at_home)
+    expected = reference(states.cpu().float(), exact_norm, rotary.cpu().float(), expected_pool, *at_home)
     torch.testing.assert_close(found.float().cpu(), expected, rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(pool.float().cpu(), expected_pool, rtol=tolerance, atol=tolerance, equal_nan=True)
 
@@ -180,11 +185,14 @@ def decode_cases() -> Iterator[Case]:
 
 
 def rotated_cases() -> Iterator[tuple[Case, bool]]:
-    """Cases of decoding from the raw projection, and whether heads are normed."""
+    """Cases of attention from the raw projection, and whether heads are normed."""
     sequences = ((1, 33), (1, 0), (1, 70), (1, 20), (1, 1))
     yield Case(sequences, 8, 2, 128, unwritten=(3,)), True
     yield Case(sequences, 3, 1, 64, window=20), False
     yield Case(sequences, 4, 2, 80), True
+    mixed = ((5, 40), (1, 130), (1, 0), (2, 2))
+    yield Case(mixed, 8, 2, 64, extra_tokens=3), True
+    yield Case(mixed, 3, 1, 80, window=20, unwritten=(0,)), False
 
 
 def prefill_cases() -> Iterator[Case]:

@@ -8,10 +8,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from kvtrace.engine.attention import triton_decode, triton_prefill, triton_write
@@ -29,13 +32,19 @@ from .cases import (
     rotated_cases,
 )
 
-# What the devices' tables choose, and splits of every kind: none, some of them empty, joined by the last or by a kernel.
+# What the devices' tables choose, and divisions of every kind: one program a head, runs that hold many sequences, sequences
+# of many runs, programs without work; joined by the last or by a kernel.
 DECODE: Final = (
-    DecodeTiles(32, 1, 4, 1, join=False),
-    DecodeTiles(32, 4, 4, 1, join=False),
-    DecodeTiles(64, 8, 4, 1, join=True),
+    DecodeTiles(32, 1, 4, 1, join=True),
+    DecodeTiles(32, 10, 4, 1, join=False),
+    DecodeTiles(64, 24, 2, 1, join=True),
 )
-PREFILL: Final = ((PrefillTiles(32, 32, 4, 1), 1), (PrefillTiles(64, 32, 4, 1), 4), (PrefillTiles(128, 64, 8, 1), 1))
+PREFILL: Final = (
+    PrefillTiles(32, 32, 4, 1),
+    PrefillTiles(64, 32, 4, 1, splits=4),
+    PrefillTiles(128, 64, 8, 1),
+    PrefillTiles(64, 32, 4, 1, splits=3, join=True),
+)
 
 
 def by_decode(tiles: DecodeTiles) -> Attend:
@@ -50,14 +59,14 @@ def by_decode(tiles: DecodeTiles) -> Attend:
     return attend
 
 
-def by_prefill(tiles: PrefillTiles, splits: int, beside: DecodeTiles | None = None) -> Attend:
+def by_prefill(tiles: PrefillTiles, beside: DecodeTiles | None = None) -> Attend:
     """The op by the kernels that write and prefill; ``beside`` leaves single queries to the decode kernel."""
 
     def attend(query: Tensor, key: Tensor, value: Tensor, pool: Tensor, layer: int, *step: Any) -> Tensor:
         slots, starts, lengths, tables, scale, _, window, _ = step
         triton_write.write_kv(key, value, pool, layer, slots)
         places = (starts, lengths, tables, scale, window)
-        output = triton_prefill.prefill(query, pool, layer, *places, tiles, splits, singles=beside is None)
+        output = triton_prefill.prefill(query, pool, layer, *places, tiles, singles=beside is None)
         if beside is not None:
             triton_decode.decode_beside(query, pool, layer, *places, beside, output)
         return output
@@ -65,56 +74,114 @@ def by_prefill(tiles: PrefillTiles, splits: int, beside: DecodeTiles | None = No
     return attend
 
 
-def by_rotated_decode(tiles: DecodeTiles) -> Attend:
-    """The op that decodes from the raw projection, by the decode kernel."""
+def by_rotated(decode: DecodeTiles, tiles: PrefillTiles) -> Attend:
+    """The ops from the raw projection: by the decode kernel, or by those that rotate, write and prefill."""
 
     def attend(states: Tensor, norm: Tensor | None, rotary: Tensor, pool: Tensor, layer: int, *step: Any) -> Tensor:
-        slots, lengths, tables, heads, scale, eps, window = step
+        slots, *starts, lengths, tables, heads, scale, eps, window = step
+        if starts:
+            turned = triton_write.rotate_and_write(states, norm, rotary, pool, layer, slots, heads, eps)
+            return triton_prefill.prefill(turned, pool, layer, starts[0], lengths, tables, scale, window, tiles)
         kv_heads, head_dim = pool.shape[3], pool.shape[5]
         by_head = states.view(len(states), -1, head_dim)
         query, key, value = torch.split(by_head, [heads, kv_heads, kv_heads], dim=1)
-        return triton_decode.decode(
-            query,
-            key,
-            value,
-            pool,
-            layer,
-            slots,
-            lengths,
-            tables,
-            scale,
-            window,
-            tiles,
-            rotary,
-            norm,
-            eps,
-        )
+        places = (slots, lengths, tables, scale, window)
+        return triton_decode.decode(query, key, value, pool, layer, *places, decode, rotary, norm, eps)
 
     return attend
 
 
+QUERIES_OF_KEYS: Final = st.integers(1, 70).flatmap(
+    lambda keys: st.tuples(st.integers(1, min(keys, 20)), st.just(keys))
+)
+SEQUENCES: Final = st.lists(st.one_of(QUERIES_OF_KEYS, st.just((1, 0))), min_size=1, max_size=3).map(tuple)
+HEADS: Final = st.sampled_from([(1, 1, 32), (3, 1, 16), (4, 2, 16), (8, 1, 24)])
+WINDOWS: Final = st.sampled_from([0, 0, 1, 16, 50])
+
+
+@given(SEQUENCES, HEADS, WINDOWS, st.sampled_from([2, 3, 5]), st.sampled_from([0, 1, 4]), st.sampled_from([0, 3]))
+@settings(max_examples=10, deadline=None, derandomize=True, database=None)
+def any_joined_prefill(
+    sequences: tuple[tuple[int, int], ...],
+    heads: tuple[int, int, int],
+    window: int,
+    splits: int,
+    yields: int,
+    extra: int,
+) -> None:
+    """Any step, its keys divided, with and without the decode kernel for single queries, is what the reference computes."""
+    case = Case(sequences, *heads, window, extra_tokens=extra)
+    tiles = PrefillTiles(16, 32, 4, 1, splits=splits, join=True, yields=yields)
+    step = build(case, 5, "cpu", torch.float32)
+    check(case, step, by_prefill(tiles), 1e-4)
+    check(case, step, by_prefill(tiles, DECODE[2]), 1e-4)
+
+
+@given(SEQUENCES, HEADS, WINDOWS, st.booleans(), st.booleans())
+@settings(max_examples=6, deadline=None, derandomize=True, database=None)
+def any_rotated_prefill(
+    sequences: tuple[tuple[int, int], ...], heads: tuple[int, int, int], window: int, normed: bool, unwritten: bool
+) -> None:
+    """Rotation and KV write by one kernel are what the reference computes in two."""
+    case = Case(sequences, *heads, window, unwritten=(0,) if unwritten else (), extra_tokens=1)
+    check_rotated(case, build(case, 6, "cpu", torch.float32), normed, by_rotated(DECODE[0], PREFILL[0]), 1e-4)
+
+
+KEYS: Final = st.sampled_from([0, 1, 2, 16, 17, 32, 33, 64, 65, 130])
+
+
+@given(
+    st.lists(KEYS, min_size=1, max_size=5),
+    HEADS,
+    WINDOWS,
+    st.sampled_from([1, 2, 3, 5, 8, 13]),
+    st.sampled_from([16, 32, 64]),
+    st.booleans(),
+    st.booleans(),
+)
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+def any_division(
+    keys: list[int], heads: tuple[int, int, int], window: int, programs: int, tile: int, join: bool, unwritten: bool
+) -> None:
+    """Sequences of any lengths, divided among any number of programs, are what the reference computes."""
+    case = Case(tuple((1, one) for one in keys), *heads, window, unwritten=(0,) if unwritten else ())
+    tiles = DecodeTiles(tile, programs, 2, 1, join)
+    check(case, build(case, 7, "cpu", torch.float32), by_decode(tiles), 1e-4)
+    # A count left over would show in a later step alone.
+    assert not any(counters.any() for counters in triton_decode._counters.values())
+
+
 def planned() -> dict[str, Callable[[], None]]:
     """Every test by its name. bfloat16 is missing: the interpreter's ``tl.dot`` gets it wrong."""
-    tests: dict[str, Callable[[], None]] = {}
+    tests: dict[str, Callable[[], None]] = {
+        "any lengths among any number of programs": any_division,
+        "any step of prefill, divided and joined": any_joined_prefill,
+        "any step of prefill from the raw projection": any_rotated_prefill,
+    }
 
     def add(mark: str, case: Case, attend: Attend, dtype: torch.dtype = torch.float32, tolerance: float = 1e-4) -> None:
         tests[f"{mark}-{case}"] = lambda: check(case, build(case, 3, "cpu", dtype), attend, tolerance)
 
     for case in decode_cases():
         for tiles in DECODE:
-            add(f"decode-{tiles.keys}x{tiles.splits}{'-joined' * tiles.join}", case, by_decode(tiles))
+            add(f"decode-{tiles.keys}x{tiles.programs}{'-joined' * tiles.join}", case, by_decode(tiles))
     for case in prefill_cases():
-        for shape, splits in PREFILL if len(case.sequences) < 9 else PREFILL[:1]:
-            add(f"prefill-{shape.rows}x{shape.keys}x{splits}", case, by_prefill(shape, splits))
+        for shape in PREFILL if len(case.sequences) < 9 else PREFILL[:1]:
+            mark = f"prefill-{shape.rows}x{shape.keys}x{shape.splits}{'-joined' * shape.join}"
+            add(mark, case, by_prefill(shape))
     for case in beside_cases():
-        add("beside-undivided", case, by_prefill(*PREFILL[0], DecodeTiles(64, 1, 4, 1, join=True)))
-        add("beside-joined", case, by_prefill(*PREFILL[1], DECODE[2]))
+        add("beside-undivided", case, by_prefill(PREFILL[0], DecodeTiles(64, 1, 4, 1, join=True)))
+        add("beside-joined", case, by_prefill(PREFILL[3], DECODE[2]))
+        add("beside-combined", case, by_prefill(PREFILL[0], DECODE[1]))
+        for splits in (3, 4):  # which become 1 and 2 in all of these
+            yielding = replace(PREFILL[3], splits=splits, yields=1)
+            add(f"beside-yielding-{splits}", case, by_prefill(yielding, DECODE[2]))
     half = Case(((1, 33), (1, 0), (1, 70), (1, 1)), 8, 2, 128)
     add("decode-float16", half, by_decode(DECODE[2]), torch.float16, 4e-3)
-    add("prefill-float16", half, by_prefill(*PREFILL[1]), torch.float16, 4e-3)
+    add("prefill-float16", half, by_prefill(PREFILL[1]), torch.float16, 4e-3)
     for case, normed in rotated_cases():
         step = build(case, 3, "cpu", torch.float32)
-        tests[f"rotated-{case}"] = partial(check_rotated, case, step, normed, by_rotated_decode(DECODE[1]), 1e-4)
+        tests[f"rotated-{case}"] = partial(check_rotated, case, step, normed, by_rotated(DECODE[1], PREFILL[0]), 1e-4)
     return tests
 
 

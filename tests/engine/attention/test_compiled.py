@@ -15,7 +15,7 @@ from triton.compiler import ASTSource
 
 from kvtrace.engine.attention import triton_combine, triton_decode, triton_prefill, triton_write
 from kvtrace.engine.attention.tiles import DecodeTiles, Target, decode_tiles, prefill_tiles
-from kvtrace.engine.attention.triton_combine import chunk_of
+from kvtrace.engine.attention.triton_shares import BORDER, parts_at_once, weigh_kernel
 
 LDS: Final = 64 * 1024
 # Architecture, Triton's target, the binary it ends in, and the shared memory a workgroup may use.
@@ -24,6 +24,8 @@ CARDS: Final = {
     "gfx942": (GPUTarget("hip", "gfx942", 64), "hsaco", LDS),
     "sm_90": (GPUTarget("cuda", 90, 32), "ptx", 227 * 1024),
 }
+# An NVIDIA card with less shared memory, for prefill, whose tiles would need it.
+OTHER_CARDS: Final = {"sm_89": (GPUTarget("cuda", 89, 32), "ptx", 99 * 1024)}
 DTYPES: Final = {"bf16": 2, "fp16": 2, "fp32": 4}
 BF16: Final = [(card, head_dim, "bf16") for card in CARDS for head_dim in (64, 128, 256)]
 SHAPES: Final = [*BF16, ("gfx1201", 128, "fp16"), ("gfx1201", 64, "fp32"), ("sm_90", 64, "fp32")]
@@ -39,8 +41,8 @@ POINTERS: Final = {
     "scale": "fp32",
     "eps": "fp32",
 }
-ELEMENTS: Final = ("query", "key", "value", "pool", "output", "head_norm", "rotary")
-UNALIGNED: Final = ("layer", "tokens", "sequences", "window", "scale", "eps", "table_stride")
+ELEMENTS: Final = ("states", "query", "key", "value", "pool", "output", "head_norm", "rotary")
+UNALIGNED: Final = ("layer", "tokens", "sequences", "runs", "window", "scale", "eps", "table_stride")
 
 
 def _compile(kernel: Any, constants: Mapping[str, Any], dtype: str, card: str, warps: int, stages: int) -> Any:
@@ -54,11 +56,11 @@ def _compile(kernel: Any, constants: Mapping[str, Any], dtype: str, card: str, w
     }
     source = ASTSource(kernel, signature, dict(constants), aligned)
     options = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True}
-    return compile_kernel(source, target=CARDS[card][0], options=options)
+    return compile_kernel(source, target=(CARDS | OTHER_CARDS)[card][0], options=options)
 
 
 def _assert_fits(compiled: Any, card: str) -> None:
-    _, binary, most = CARDS[card]
+    _, binary, most = (CARDS | OTHER_CARDS)[card]
     assert len(compiled.asm[binary]) > 0
     assert compiled.metadata.shared <= most, f"{compiled.metadata.shared:,} bytes of shared memory"
 
@@ -66,7 +68,6 @@ def _assert_fits(compiled: Any, card: str) -> None:
 @pytest.mark.parametrize(("card", "head_dim", "dtype"), SHAPES)
 def test_decode_compiles_within_the_cards_limits(card: str, head_dim: int, dtype: str) -> None:
     tiles = decode_tiles(Target(card, 132), head_dim, DTYPES[dtype], 8, 8, 4096)
-    assert tiles.splits > 1
     _assert_fits(_decode(card, head_dim, dtype, tiles), card)
 
 
@@ -86,10 +87,13 @@ def _decode(card: str, head_dim: int, dtype: str, tiles: DecodeTiles, *, beside:
         "HEAD_DIM": head_dim,
         "DIMS": head_dim,
         "TILE": tiles.keys,
-        "SPLITS": tiles.splits,
-        "CHUNK": chunk_of(tiles.splits, 4, head_dim),
+        "SEQUENCES": 8,
+        "BORDER": BORDER,
+        "CHUNK": parts_at_once(4, head_dim),
         "HEADS": 4,
+        "KV_HEADS": 8,
         "JOIN": tiles.join,
+        "WINDOWED": head_dim == 64,
         "ROTATED": head_dim == 128 and not beside,
         "NORMED": head_dim == 128 and not beside,
         "BESIDE": beside,
@@ -98,11 +102,21 @@ def _decode(card: str, head_dim: int, dtype: str, tiles: DecodeTiles, *, beside:
 
 
 @pytest.mark.parametrize(
-    ("card", "head_dim", "dtype", "windowed"),
-    [*[(*shape, False) for shape in SHAPES], *[(card, 128, "bf16", True) for card in CARDS]],
+    ("card", "head_dim", "dtype", "windowed", "tokens"),
+    [
+        *[(*shape, False, 4096) for shape in SHAPES],
+        *[(card, 128, "bf16", True, 40) for card in CARDS],
+        ("sm_90", 128, "bf16", False, 200),
+        ("sm_90", 256, "bf16", True, 40),
+        ("sm_89", 128, "bf16", False, 4096),
+        ("sm_89", 256, "bf16", True, 40),
+    ],
 )
-def test_prefill_compiles_within_the_cards_limits(card: str, head_dim: int, dtype: str, windowed: bool) -> None:
-    tiles = prefill_tiles(Target(card, 132), head_dim, DTYPES[dtype])
+def test_prefill_compiles_within_the_cards_limits(
+    card: str, head_dim: int, dtype: str, windowed: bool, tokens: int
+) -> None:
+    tiles = prefill_tiles(Target(card, 132), head_dim, DTYPES[dtype], tokens, 32, 8, 8192)
+    assert (tiles.splits > 1) == (tokens < 4096)
     constants = {
         "BLOCK_TOKENS": 16,
         "HEADS": 32,
@@ -114,9 +128,12 @@ def test_prefill_compiles_within_the_cards_limits(card: str, head_dim: int, dtyp
         "DIMS": head_dim,
         "TILE": tiles.keys,
         "WINDOWED": windowed,
-        "DIVIDED": windowed,
+        "SPLITS": tiles.splits,
+        "JOINED": 8 if tiles.join and tiles.splits > 1 else 0,
         "SINGLES": not windowed,
-        "SEARCH": 64,
+        "SEARCH": 32,
+        "STAGES": tiles.stages,
+        "YIELDS": 66 if tiles.splits > 1 and tiles.join else 0,
     }
     kernel = triton_prefill.prefill_kernel
     _assert_fits(_compile(kernel, constants, dtype, card, tiles.warps, tiles.stages), card)
@@ -127,15 +144,21 @@ def test_the_small_kernels_compile(card: str) -> None:
     shape = {"HEAD_DIM": 128, "DIMS": 128}
     write = {"BLOCK_TOKENS": 16, "TOKENS": 16} | shape
     _assert_fits(_compile(triton_write.write_kernel, write, "bf16", card, 4, 1), card)
+    halves = {"HALF": 64, "HALF_PADDED": 64}
+    rotate = {"BLOCK_TOKENS": 16, "HEADS": 32, "KV_HEADS": 8, "NORMED": True, "BLOCK": 8} | halves
+    _assert_fits(_compile(triton_write.rotate_kernel, rotate, "bf16", card, 4, 1), card)
     combine = {"SPLITS": 8, "CHUNK": 4, "GROUP": 3, "HEADS": 4} | shape
     _assert_fits(_compile(triton_combine.combine_kernel, combine, "bf16", card, 4, 1), card)
+    weigh = {"CHUNK": parts_at_once(3, 128), "GROUP": 3, "HEADS": 4, "WINDOWED": True, "BESIDE": True} | shape
+    weigh |= {"SEQUENCES": 16, "TILE": 32, "BORDER": BORDER}
+    _assert_fits(_compile(weigh_kernel, weigh, "bf16", card, 4, 1), card)
 
 
 def test_tiles_keep_to_what_rdna_can() -> None:
     """At most 32 keys in a tile and one stage: what is known to run there."""
     for head_dim in (64, 128, 256):
         for element_bytes in (2, 4):
-            prefill = prefill_tiles(Target("gfx1201", 64), head_dim, element_bytes)
+            prefill = prefill_tiles(Target("gfx1201", 64), head_dim, element_bytes, 100, 32, 8, 4096)
             decode = decode_tiles(Target("gfx1201", 64), head_dim, element_bytes, 8, 8, 4096)
             assert max(prefill.keys, prefill.rows, decode.keys) <= 32
             assert prefill.stages == decode.stages == 1
