@@ -57,7 +57,9 @@ class HostMemory:
         on_whole: Callable[[int, float], None] = lambda pinned, seconds: None,
     ) -> None:
         self.total = total
-        self._device = device
+        # Its threads choose the device, which torch lets nobody do without a number.
+        bare = device.type == "cuda" and device.index is None
+        self._device = torch.device("cuda", torch.cuda.current_device()) if bare else device
         self._on_whole = on_whole
         self._sizes = chunk_sizes(total, chunk_bytes)
         self._starts = list(accumulate(self._sizes, initial=0))  # and the end of the last one
@@ -124,7 +126,11 @@ class HostMemory:
     def _work(self) -> None:
         if self._device.type == "cuda":
             # A thread starts on the first device, and would make a context there.
-            torch.cuda.set_device(self._device)
+            try:
+                torch.cuda.set_device(self._device)
+            except RuntimeError as error:
+                self._fail(str(error))
+                return
         while True:
             with self._changed:
                 index = self._next

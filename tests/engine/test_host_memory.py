@@ -133,3 +133,29 @@ def test_touched_memory_is_there_and_empty() -> None:
     assert not bool(row.any())
     row.fill_(7)
     assert bool((row == 7).all())
+
+
+def test_a_device_without_a_number_is_the_present_one_in_every_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)  # torch's own takes no device without one
+    memory = HostMemory(10_000, torch.device("cuda"), 1000)
+    memory.start()
+    assert memory.wait(30)
+    memory.close()
+    assert set(chosen) == {torch.device("cuda:1")}
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_device_that_no_thread_can_choose_is_told_and_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(device: torch.device) -> None:
+        raise RuntimeError(f"no {device}")
+
+    monkeypatch.setattr(torch.cuda, "set_device", refuse)
+    memory = HostMemory(10_000, torch.device("cuda:0"), 1000)
+    memory.start()
+    assert memory.wait(30)
+    memory.close()
+    assert memory.failed is not None
+    assert "no cuda:0" in memory.failed
+    assert memory.ready_bytes == 0
