@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -121,6 +122,19 @@ def test_figure_finds_a_seed_that_was_measured_after_another(results: Path, tmp_
     assert script("figure.py", str(results), "--svg", str(one)).returncode == 0
     assert script("figure.py", str(results), "--svg", str(two), "--seed", "2").returncode == 0
     assert one.read_text(encoding="utf-8") == two.read_text(encoding="utf-8")
+
+
+def test_figure_writes_no_number_of_agents_over_another(results: Path, tmp_path: Path) -> None:
+    runs = json.loads(results.read_text(encoding="utf-8"))["runs"]
+    near = [{**one, "cell": {**one["cell"], "agents": agents}} for one in runs for agents in (22, 23, 24, 60)]
+    results.write_text(json.dumps({"schema_version": 2, "runs": runs + near}), encoding="utf-8")
+    path = tmp_path / "near.svg"
+    assert script("figure.py", str(results), "--svg", str(path)).returncode == 0
+    below = re.findall(
+        r'<text x="([\d.]+)" y="\d+" text-anchor="middle">(\d+)</text>', path.read_text(encoding="utf-8")
+    )
+    assert {"24", "60"} <= {number for _, number in below}
+    assert "22" not in {number for _, number in below}
 
 
 @pytest.mark.parametrize("words", [["--seed", "9", "--svg", "x.svg"], ["nowhere.json"], ["--merge", "/proc/none/x"]])

@@ -10,6 +10,8 @@ from typing import Final
 
 Point = tuple[float, float]
 
+_LEAST_APART: Final = 20.0  # pixels between the middles of two numbers of two digits
+
 _STYLE: Final = """
 text { font: 12px system-ui, sans-serif; fill: #57606a }
 .title { font-weight: 600; fill: #24292f }
@@ -52,7 +54,7 @@ class Panel:
     def svg(self, left: float) -> list[str]:
         """The elements, ``left`` pixels from the picture's edge."""
         xs = sorted({x for line in self.lines for x, _ in line.points})
-        named = sorted({x for line in self.lines if not line.dash for x, _ in line.points})
+        named = self._named(xs)
         ticks = _log_ticks(self._ys()) if self.log else _ticks(max(self._ys()))
         start = self._inset[0]
         parts = [f'<g transform="translate({left:g} 0)">']
@@ -72,6 +74,14 @@ class Panel:
             placed = [(self._x(x, xs), self._y(y, ticks)) for x, y in line.points]
             parts += _drawn(line, placed)
         return [*parts, "</g>"]
+
+    def _named(self, xs: Sequence[float]) -> list[float]:
+        """Where lines have points, from the right: whose number would touch the one beside it goes without."""
+        named: list[float] = []
+        for x in sorted({x for line in self.lines if not line.dash for x, _ in line.points}, reverse=True):
+            if not named or self._x(named[-1], xs) - self._x(x, xs) >= _LEAST_APART:
+                named.append(x)
+        return named
 
     def _ys(self) -> list[float]:
         return [y for line in self.lines for _, y in line.points]
