@@ -263,7 +263,8 @@ class TieredCache:
             if started:
                 self.placement.flush()  # the link is busy while room for the rest is found, which follows as one batch
             make_room()
-            started += self._fetch(away[len(started) :], urgent=urgent, needed=needed, begun=bool(started))
+            rest = [piece for piece in away[len(started) :] if piece.host is not None]  # room on the host costs others theirs
+            started += self._fetch(rest, urgent=urgent, needed=needed, begun=bool(started))
         return started
 
     def forget(self, agent: str) -> None:
@@ -283,9 +284,7 @@ class TieredCache:
         if holding is None:
             return []
         found = [piece for piece in map(self.placement.index.get, holding.keys) if piece is not None]
-        if holding.tail is not None and holding.tail.alive:
-            found.append(holding.tail)
-        return found
+        return [*found, holding.tail] if holding.tail is not None and holding.tail.alive else found
 
     def context_tokens(self, owner: Owner) -> int:
         """Length of ``owner``'s last context, as far as it had KV."""

@@ -58,6 +58,7 @@ class Launched:
         self._socket = _bind(settings.host, settings.port)
         self._on_phase = on_phase
         self._on_ready = on_ready
+        self._loader = threading.Thread(target=self._load, name="kvtrace-load", daemon=True)
         config = uvicorn.Config(
             create_app(self.service),
             http=BoundedHead,
@@ -80,12 +81,21 @@ class Launched:
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - read, not bound
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
+    @property
+    def loading(self) -> bool:
+        """Whether the loading thread is at work.
+
+        Nothing stops it: after a stop that came so early, leave the process by ``os._exit``. The interpreter's own end
+        would halt that thread amid torch's C++ code, which answers with ``abort()`` if it was in the wrong place.
+        """
+        return self._loader.is_alive()
+
     def run(self) -> None:
         """Serve until told to stop; what made the start fail is raised then.
 
         SIGTERM and SIGINT let open requests end, at most ``drain_s``; a second one does not wait (``forced``).
         """
-        threading.Thread(target=self._load, name="kvtrace-load", daemon=True).start()
+        self._loader.start()
         try:
             self._server.run(sockets=[self._socket])
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -78,7 +79,8 @@ class BatchedTransport(StreamTransport):
         self, direction: Direction, piece: Sequence[Copy], mark: Event | None, *, in_parts: bool
     ) -> Sequence[DeviceTicket]:
         if self._storage.pageable_bytes:
-            return [self._one_by_one(direction, piece, mark)]
+            with self._streams.kept():  # whoever submits may have come here when all was pinned
+                return [self._one_by_one(direction, piece, mark)]
         self._host_places.refresh()
         _, _, blocks, slots = zip(*piece, strict=True)
         near, far = self._starts(blocks, self._storage.device_blocks), self._starts(slots, self._host_places.slots)
@@ -121,13 +123,15 @@ class _HostPlaces:
         self._storage = storage
         self.slots = 0
         self._first = self._shift = np.zeros(0, dtype=np.int64)
+        self._lock = threading.Lock()  # both directions look, each in a thread of its own
 
     def refresh(self) -> None:
         """Take note of the slots that can be used by now."""
         slots = self._storage.ready_host_blocks
-        if self.slots != slots:
-            first, addresses = np.array(self._storage.host_places(), dtype=np.int64).reshape(-1, 2).T
-            self.slots, self._first, self._shift = slots, np.ascontiguousarray(first), addresses - first
+        with self._lock:
+            if self.slots < slots:
+                first, addresses = np.array(self._storage.host_places(), dtype=np.int64).reshape(-1, 2).T
+                self.slots, self._first, self._shift = slots, np.ascontiguousarray(first), addresses - first
 
     def addresses(self, at: Offsets, size: int, beside: Offsets) -> tuple[Addresses, Addresses, Offsets]:
         """Addresses and sizes of ``size`` bytes from each of ``at`` on, and ``beside`` to go with them.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -83,7 +82,8 @@ class DriverCopies:
 
     Args:
         library: the driver, or what stands for it.
-        context: CUDA's context to work in, of a thread that uses the device; other threads are put into it.
+        context: CUDA's context to work in, of a thread that uses the device; threads that are in none are put into it, and those
+            in another, which compute on another device, for the time of a call.
 
     Raises:
         AttributeError: the driver has no such call.
@@ -92,7 +92,6 @@ class DriverCopies:
     def __init__(self, library: Any, context: int | None) -> None:
         self._library = library
         self._context = context
-        self._threads = threading.local()
         self._form = next((call for call in CALLS if hasattr(library, call.name)), CALLS[0])
         self._call = getattr(library, self._form.name)
         # One set of attributes, which holds from the first copy on.
@@ -101,9 +100,7 @@ class DriverCopies:
 
     def __call__(self, stream: Stream, targets: Addresses, sources: Addresses, sizes: Addresses) -> None:
         """Queue the copies: a microsecond each. Python's lock is kept, since getting it back could take much longer."""
-        if not getattr(self._threads, "placed", self._context is None):
-            self._check(self._library.cuCtxSetCurrent(ctypes.c_void_p(self._context)), "cuCtxSetCurrent")
-            self._threads.placed = True
+        before = self._enter()
         handle = ctypes.c_void_p(cast(torch.cuda.Stream, stream).cuda_stream)
         failed = ctypes.c_size_t(_NO_INDEX)
         tail = (ctypes.byref(failed), handle) if self._form.tells else (handle,)
@@ -114,8 +111,24 @@ class DriverCopies:
             ctypes.c_size_t(self._form.attributes),
             *tail,
         )
+        self._leave(before)
         which = f"copy {failed.value} of {len(sizes)}" if failed.value != _NO_INDEX else f"{len(sizes)} copies"
         self._check(error, f"{self._form.name}, {which}")
+
+    def _enter(self) -> int | None:
+        """Put the thread into the context; another one that it was in."""
+        if self._context is None:
+            return None
+        current = ctypes.c_void_p()
+        self._check(self._library.cuCtxGetCurrent(ctypes.byref(current)), "cuCtxGetCurrent")
+        if current.value == self._context:
+            return None
+        self._check(self._library.cuCtxSetCurrent(ctypes.c_void_p(self._context)), "cuCtxSetCurrent")
+        return current.value
+
+    def _leave(self, before: int | None) -> None:
+        if before is not None:
+            self._check(self._library.cuCtxSetCurrent(ctypes.c_void_p(before)), "cuCtxSetCurrent")
 
     def _check(self, error: int, what: str) -> None:
         if error:

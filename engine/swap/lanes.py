@@ -53,6 +53,7 @@ class Lane:
     blocks: int = 0  # on the device
     turns: int = 0
     idle: bool = False  # its thread waits to be woken
+    fresh: bool = False  # something came to the queue after the last look at it
     driving: threading.Lock = field(default_factory=threading.Lock)
 
 

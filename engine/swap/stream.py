@@ -43,8 +43,8 @@ class StreamMover:
 
     Args:
         transport: queues the copies; closed with the mover.
-        on_done: called in a lane's thread after copies ended, and after the last of a batch in has come to be on the
-            device, so that a sleeping loop can wake.
+        on_done: called after copies ended, and after the last of a batch in has come to be on the device, so that a
+            sleeping loop can wake; in a lane's thread, or within :meth:`submit`.
         now_ns: monotonic nanoseconds.
     """
 
@@ -167,13 +167,17 @@ class StreamMover:
 
     def _drive_here(self, lane: Lane) -> None:
         """Queue copies in from the caller's thread, as many as the device shall have; the lane's own sees to their ends."""
-        try:
-            while self._drive(lane, Direction.IN):
-                pass
-        finally:
-            lane.driving.release()
-        with self._lock:
-            lane.wake.notify()
+        again = True
+        while again:
+            try:
+                while self._drive(lane, Direction.IN):
+                    pass
+            finally:
+                lane.driving.release()
+                with self._lock:
+                    lane.wake.notify()
+            with self._lock:  # who came meanwhile found the lane driven
+                again = bool(self._inbox) and lane.driving.acquire(blocking=False)
 
     # In the lanes' threads
 
@@ -207,7 +211,7 @@ class StreamMover:
 
     def _over(self) -> bool:
         lanes = self._lanes.values()
-        return self._closed and not (self._inbox or self._held or any(lane.queue or lane.flights for lane in lanes))
+        return self._closed and not (self._inbox or self._held or any(lane.queue or lane.blocks for lane in lanes))
 
     def _route(self) -> None:
         """Sort what was submitted into batches, in the order of submission: one lane's thread at a time."""
@@ -229,6 +233,7 @@ class StreamMover:
         A batch whose compute is over goes before one that would let the link wait for it, and one that is soon done before
         longer ones. Those keep their order: of two agents that come back, the first is there when the second is half there.
         """
+        lane.fresh = False
         if not lane.queue:
             return None, 0, False
         bounds, size = lane.bounds, self._transport.block_bytes
@@ -312,6 +317,8 @@ class StreamMover:
     def _await(self, lane: Lane) -> None:
         """Wait without the lock until something is over that does not wait for compute."""
         with self._lock:
+            if self._inbox or lane.fresh:  # from one who found the lane driven, after the last look
+                return
             going = next((flight for flight in lane.flights if self._computed(flight)), None)
             if going is None:  # it may take a whole step, and others may come that need not wait for it
                 if lane.flights:
@@ -381,6 +388,8 @@ class StreamMover:
             if not self._touched.leaves_alone(batch):
                 return
             self._touched.add(batch)
-            self._lanes[batch.direction].queue.append(batch)
-            self._lanes[batch.direction].wake.notify()
+            lane = self._lanes[batch.direction]
+            lane.queue.append(batch)
+            lane.fresh = True
+            lane.wake.notify()
             self._held.popleft()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
 from typing import Final, Protocol, cast
 
 import torch
@@ -57,6 +58,10 @@ class Streams(Protocol):
         """Queue flat copies, each target from the source at the same place; from a thread that only does this."""
         ...
 
+    def kept(self) -> AbstractContextManager[object]:
+        """Within it a thread that does something else may call :meth:`copy`: it goes on with its current stream."""
+        ...
+
     def close(self) -> None:
         """End the streams; nothing is queued any more."""
         ...
@@ -103,6 +108,10 @@ class TorchStreams:
             targets[0].copy_(sources[0], non_blocking=True)
         else:
             torch._foreach_copy_(targets, sources, non_blocking=True)
+
+    def kept(self) -> AbstractContextManager[object]:
+        """Puts back the current stream and device."""
+        return torch.cuda.stream(torch.cuda.current_stream(self._device))
 
     def close(self) -> None:
         """Nothing to do: torch keeps its streams."""

@@ -7,8 +7,8 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -112,9 +112,11 @@ class ThreadStreams:
         self.made: list[ThreadStream] = []
         self.events: list[ThreadEvent] = []
         self._random = random.Random(self.seed)
+        self._threads = threading.local()
 
     def current(self) -> ThreadStream:
-        return self.compute
+        stream: ThreadStream = getattr(self._threads, "current", self.compute)
+        return stream
 
     def stream(self, *, first: bool = False) -> ThreadStream:
         # Some streams are ten times as slow as others, another one for every seed.
@@ -126,6 +128,10 @@ class ThreadStreams:
         return self.events[-1]
 
     def copy(self, stream: Any, targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
+        self._threads.current = stream  # as torch's
+        self._copy(stream, targets, sources)
+
+    def _copy(self, stream: Any, targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
         self.fail(targets)
         self.calls.append([target.nbytes for target in targets])
         for target, source in zip(targets, sources, strict=True):
@@ -147,7 +153,15 @@ class ThreadStreams:
         rows = [
             [_bytes_at(*place) for place in zip(at.tolist(), sizes.tolist(), strict=True)] for at in (targets, sources)
         ]
-        self.copy(stream, *rows)
+        self._copy(stream, *rows)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        before = self.current()
+        try:
+            yield
+        finally:
+            self._threads.current = before
 
     def close(self) -> None:
         for stream in (self.compute, *self.made):

@@ -123,6 +123,7 @@ class StreamWorld(World):
             host_blocks=self.host_blocks,
             slots=self.slots,
             step_tokens=self.step_tokens,
+            mixed_step_tokens=self.mixed_step_tokens,
             context_tokens=4096,
             policy=self.policy,
             pipelined=self.pipelined,

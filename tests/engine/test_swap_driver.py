@@ -23,6 +23,7 @@ NEWER = ctypes.CFUNCTYPE(ctypes.c_int, *_HEAD, *_ATTRIBUTES, _POINTER)
 OLDER = ctypes.CFUNCTYPE(ctypes.c_int, *_HEAD, *_ATTRIBUTES, ctypes.POINTER(_SIZE), _POINTER)
 NAMES = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_char_p))
 ENTERS = ctypes.CFUNCTYPE(ctypes.c_int, _POINTER)
+TELLS = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_POINTER))
 NEW, OLD, HIP = (call.name for call in CALLS)
 STREAM: Any = SimpleNamespace(cuda_stream=0x7F00_1234_5678)
 
@@ -33,6 +34,7 @@ class Driver:
     def __init__(self, form: str, *, refuses: int = 0, error: int = 801) -> None:
         self.calls: list[tuple[int, int, int]] = []
         self.contexts: list[int] = []
+        self.current: int | None = None
         self._refuses, self._error = refuses, error
         if form == HIP:
             self.hipMemcpyBatchAsync = OLDER(self._older)
@@ -42,6 +44,7 @@ class Driver:
         self.cuMemcpyBatchAsync = OLDER(self._older)
         self.cuGetErrorName = NAMES(self._name)
         self.cuCtxSetCurrent = ENTERS(self._enter)
+        self.cuCtxGetCurrent = TELLS(self._tell)
 
     def _newer(self, *arguments: Any) -> int:
         return self._copy(arguments[:7], arguments[7], None)
@@ -65,6 +68,11 @@ class Driver:
 
     def _enter(self, context: int) -> int:
         self.contexts.append(context)
+        self.current = context
+        return 0
+
+    def _tell(self, context: Any) -> int:
+        context[0] = self.current
         return 0
 
     @staticmethod
@@ -109,6 +117,15 @@ def test_a_thread_is_put_into_the_devices_context_once() -> None:
     for _ in range(3):
         copies(STREAM, *rows)
     assert library.contexts == [77]
+
+
+def test_a_thread_that_is_in_another_devices_context_is_there_again_afterwards() -> None:
+    library = Driver(NEW, refuses=64)
+    library.current = 5
+    _target, _source, rows = _rows()
+    with pytest.raises(DriverError):
+        DriverCopies(library, 77)(STREAM, *rows)
+    assert (library.contexts, library.current) == ([77, 5], 5)
 
 
 @pytest.mark.parametrize(

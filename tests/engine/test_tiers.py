@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from kvtrace.engine import placement, tiers
 from kvtrace.engine.config import PolicyMode
 from kvtrace.engine.placement import FLUSH_COPIES
 from kvtrace.engine.records import EventKind
@@ -86,6 +87,21 @@ def test_restore_begins_with_a_few_copies_and_the_rest_follows_as_one_batch(
     check_answer(again)
     assert again.usage.reprefilled_tokens == 0
     assert sizes[:2] == [FLUSH_COPIES, 151 - FLUSH_COPIES]
+
+
+def test_a_restore_goes_on_without_the_block_that_making_room_for_it_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    context = park_and_evict(world, "a")
+    cache = world.core.cache
+    for module in (placement, tiers):
+        monkeypatch.setattr(module, "FLUSH_COPIES", 2)
+    away = [piece for piece in cache.pieces("a") if piece.device is None]
+    assert len(away) > 4
+    copies = cache.prefetch("a", needed=True, make_room=lambda: cache.placement.leave_host(away[3]))
+    assert len(copies) == len(away) - 1
+    world.core.check()
+    world.run()
+    check_answer(world.ask("a", [*context, 1]))
 
 
 def test_a_full_host_makes_room_for_what_it_lacks_of_an_agent_not_with_what_it_has_of_it() -> None:

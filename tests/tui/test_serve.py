@@ -127,6 +127,18 @@ def test_it_says_what_runs_and_a_signal_lets_requests_end() -> None:
         assert server.process.stdout.read() == ""
 
 
+@pytest.mark.parametrize(("signals", "code"), [(1, 0), (2, 130)])
+def test_a_stop_while_the_model_loads_ends_at_once_and_cleanly(signals: int, code: int) -> None:
+    with serve(*SMALL) as server:
+        health = httpx.get(f"{_url(server)}/health", timeout=WAIT_S)
+        assert (health.status_code, health.json()["phase"]) == (503, "importing torch and transformers")
+        for _ in range(signals):
+            server.process.send_signal(signal.SIGINT)
+            time.sleep(0.01)
+        assert server.ended() == code
+        assert [line.strip() for line in server.lines[1:]] == ["stopped while the model was loading"]
+
+
 def test_a_second_signal_does_not_wait() -> None:
     with serve(*SMALL) as server:
         url = _url(server)

@@ -102,6 +102,9 @@ def command(model: str, **options: Any) -> None:
             f"[bold]warning[/bold]: anybody who reaches {settings.host} may use this server; give --api-key-file"
         )
     _run(server)
+    if server.loading:
+        talk.print("stopped while the model was loading")
+        _leave(ExitCode.INTERRUPTED if server.forced else ExitCode.OK)
     if server.forced:
         raise CommandError("stopped without waiting for open requests", ExitCode.INTERRUPTED)
     talk.print("stopped")
@@ -206,6 +209,15 @@ def _run(server: Launched) -> None:
         raise CommandError(f"{error.name} is not installed; run: pip install 'kvtrace[engine]'") from error
     except EngineError as error:
         raise CommandError(str(error)) from error
+
+
+def _leave(code: ExitCode) -> None:
+    """End the process without the interpreter's own end, which a thread that still loads may not survive."""
+    import os
+
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _banner(talk: Console, url: str, started: Started, key_header: str) -> None:
