@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -63,7 +64,13 @@ async def _measure(
     await wait_for_host_tier(url, key)
     facts = await identify(url, key)
     shape = replace(CPU_SHAPE if str(facts.device).startswith("cpu") else GPU_SHAPE, **sizes)
-    return facts, model, shape, await measure_returns(url, model, limit, shape, key=key, on_phase=on_phase)
+    hint = partial(click.echo, err=True)
+    return (
+        facts,
+        model,
+        shape,
+        await measure_returns(url, model, limit, shape, key=key, on_phase=on_phase, on_hint=hint),
+    )
 
 
 def _base(url: str) -> str:

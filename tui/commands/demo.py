@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import sys
 import tempfile
 import time
 from dataclasses import asdict
@@ -195,4 +197,9 @@ def _show(runs: list[SceneFacts], report: Report) -> None:
     out.print(comparison(runs))
     if len(runs) > 1:
         out.print(verdict(runs[0], runs[1]))
-    out.print("\nThe spans stay: `kvtrace report` shows the same figures again.")
+    out.print(f"\nThe spans stay: `{_program()} report` shows the same figures again.", markup=False)
+
+
+def _program() -> str:
+    """What to type for this program: `make demo` leaves its folder off the path."""
+    return "kvtrace" if shutil.which("kvtrace") else sys.argv[0]

@@ -39,6 +39,7 @@ _LOOK_S: Final = 0.01
 _STILL: Final = 3  # looks at the state in a row between which nothing was copied
 _MOVING: Final = frozenset({"generating", "queued", "parking", "restoring"})
 _FIRST_ID: Final = 1000
+_LARGE: Final = 8  # contexts in a pool that takes long to fill
 _TRACE_ID: Final = f"{1:032x}"
 _SPANS: Final = {"Content-Type": "application/x-protobuf"}
 _SENDER: Final = Sender.of({names.SERVICE_NAME: "kvtrace-bench"}, "kvtrace.bench", "")
@@ -98,6 +99,7 @@ async def measure_returns(
     *,
     key: str | None = None,
     on_phase: Callable[[str], None] = lambda phase: None,
+    on_hint: Callable[[str], None] = lambda hint: None,
 ) -> list[HttpReturn]:
     """Every case of the server's policy. Nobody else may be at work there.
 
@@ -108,6 +110,7 @@ async def measure_returns(
         shape: sizes.
         key: bearer key.
         on_phase: told in a few words what is being done.
+        on_hint: told once what would make it much faster.
 
     Raises:
         EngineError: the context is too long, a request failed, or an agent's KV did not go where the case needs it.
@@ -118,7 +121,7 @@ async def measure_returns(
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=ANSWER_TIMEOUT_S)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
-        bench = _Bench(session, url, model, limit_tokens, shape)
+        bench = _Bench(session, url, model, limit_tokens, shape, on_hint)
         cases = cases_of((await bench.state())["policy"])
         on_phase("warming up")
         for case in cases:
@@ -147,9 +150,16 @@ class _Bench:
     """Agents of one server, each sent away and brought back once."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, url: str, model: str, limit_tokens: int, shape: ReturnShape
+        self,
+        session: aiohttp.ClientSession,
+        url: str,
+        model: str,
+        limit_tokens: int,
+        shape: ReturnShape,
+        on_hint: Callable[[str], None],
     ) -> None:
         self._session, self._url, self._limit, self._shape = session, url, limit_tokens, shape
+        self._on_hint: Callable[[str], None] | None = on_hint
         self._client = CompletionClient(session, url, model)
         self._random = Random(time.time_ns())  # noqa: S311 - prompts that the server has not seen, no secret
         self._calls = count(time.time_ns())
@@ -209,6 +219,12 @@ class _Bench:
         pool = int(state["tiers"]["vram"]["kv_pool_bytes"] / _token_bytes(state["agents"], agent))
         prompt = min(pool, self._limit) - 2
         most = 2 * (pool // prompt) + 2
+        if self._on_hint is not None and pool > _LARGE * self._shape.context_tokens:
+            self._on_hint(
+                f"every such sample fills the server's pool of {pool:,} tokens first: one with a --kv-vram that holds little "
+                f"more than {self._shape.context_tokens:,} is measured sooner"
+            )
+        self._on_hint = None
         while _record(state["agents"], agent)["vram_bytes"]:
             if len(others) == most:
                 hint = "give the server a --kv-vram that holds little more than one such context"
