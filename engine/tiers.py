@@ -262,8 +262,8 @@ class TieredCache:
         if len(started) < len(away):
             if started:
                 self.placement.flush()  # the link is busy while room for the rest is found, which follows as one batch
-            make_room()
-            rest = [piece for piece in away[len(started) :] if piece.host is not None]  # room on the host costs others theirs
+            make_room()  # which may take a place on the host from what was to come
+            rest = [piece for piece in away[len(started) :] if piece.host is not None]
             started += self._fetch(rest, urgent=urgent, needed=needed, begun=bool(started))
         return started
 

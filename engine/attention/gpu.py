@@ -10,11 +10,11 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ..graphs import MOST_TOKENS
+from ..graphs import MOST_TOKENS, prefill_sizes
 from . import dense, triton_decode, triton_prefill, triton_write
 from .tiles import Target, beside_tiles, decode_tiles, prefill_tiles
 
-_MOST_PREPARED: Final = 256  # times 16 tokens: larger steps are like those of that size
+_MOST_PREPARED: Final = 4096  # tokens: larger steps are like those of that size
 _LONG: Final = 1 << 20  # keys: no context is too short to be divided
 
 
@@ -181,7 +181,7 @@ def prepare(
         nowhere = torch.full((1,), -1, dtype=torch.int64, device=device)
         numbers = torch.zeros(2, dtype=torch.int32, device=device)
         triton_write.write_kv(key, value, pool, 0, nowhere)
-        sizes = (16 << power for power in range(_MOST_PREPARED.bit_length()))
+        sizes = (*prefill_sizes(MOST_TOKENS), _MOST_PREPARED)  # what steps are padded to, with graphs or without
         shape = (heads, kv_heads, _LONG)
         for tiles in {prefill_tiles(target, head_dim, dtype.itemsize, n, *shape, n <= MOST_TOKENS) for n in sizes}:
             step = (numbers, numbers[:1], numbers[None], scale, 0)

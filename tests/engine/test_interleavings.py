@@ -10,7 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from kvtrace.engine import placement, tiers
 from kvtrace.engine.config import PolicyMode
+from kvtrace.engine.placement import FLUSH_COPIES
 from kvtrace.engine.sequence import Sequence
 from kvtrace.tracer.signals import ToolStarted
 
@@ -60,6 +62,8 @@ class Interleavings(RuleBasedStateMachine):
         step_copies=st.sampled_from([1, 4, 1000]),
         fences=st.sampled_from([0.0, 0.5, 1.0]),
         stops=st.sampled_from([0, 3, 12]),
+        mixed_step_tokens=st.sampled_from([None, 4, 12]),
+        flush=st.sampled_from([2, FLUSH_COPIES]),
     )
     def build(
         self,
@@ -75,13 +79,19 @@ class Interleavings(RuleBasedStateMachine):
         step_copies: int,
         fences: float,
         stops: int,
+        mixed_step_tokens: int | None,
+        flush: int,
     ) -> None:
+        self.patch = pytest.MonkeyPatch()
+        for module in (placement, tiers):
+            self.patch.setattr(module, "FLUSH_COPIES", flush)
         self.world = World(
             *(policy, device_blocks, host_blocks, slots, step_tokens, seed, most_delay, failures),
             pipelined=pipelined,
             step_copies=step_copies,
             fences=fences,
             stop_ids=tuple(range(stops)),
+            mixed_step_tokens=mixed_step_tokens,
         )
         self.agents = {name: Agent(name, SYSTEM + tokens(index, index)) for index, name in enumerate(AGENTS)}
         self.most = device_blocks * 16
@@ -157,7 +167,10 @@ class Interleavings(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "world"):
             return
-        self.world.run()
+        try:
+            self.world.run()
+        finally:
+            self.patch.undo()
         for branch in self.branches:
             check_end(branch)
         for agent in self.agents.values():
