@@ -16,7 +16,7 @@ from ..errors import EngineStopped
 from .carrier import Ticket, Transport
 from .contract import Copy, CopyDone, Direction, Fence
 from .lanes import Batch, Flight, Lane, Touched, in_batches
-from .limits import Bounds
+from .limits import HERE_COPIES, LEAD_COPIES, Bounds
 from .runs import share
 
 _LOOK_S: Final = 0.0003  # how often a lane looks whether compute has come to what waits for it
@@ -166,18 +166,21 @@ class StreamMover:
             self._transport.close()
 
     def _drive_here(self, lane: Lane) -> None:
-        """Queue copies in from the caller's thread, as many as the device shall have; the lane's own sees to their ends."""
-        again = True
+        """Queue copies in from the caller's thread, as many as the device shall have; the lane's own sees to their ends.
+
+        No more than an agent has, in the main: of small blocks a restore has thousands, and the caller has a step to launch.
+        """
+        left, again = HERE_COPIES, True
         while again:
             try:
-                while self._drive(lane, Direction.IN):
-                    pass
+                while left > 0 and (count := self._drive(lane, Direction.IN)):
+                    left -= count
             finally:
                 lane.driving.release()
                 with self._lock:
                     lane.wake.notify()
             with self._lock:  # who came meanwhile found the lane driven
-                again = bool(self._inbox) and lane.driving.acquire(blocking=False)
+                again = left > 0 and bool(self._inbox) and lane.driving.acquire(blocking=False)
 
     # In the lanes' threads
 
@@ -195,19 +198,19 @@ class StreamMover:
             if not driven and not self._note_ends(lane):
                 self._await(lane)
 
-    def _drive(self, lane: Lane, direction: Direction) -> bool:
-        """Sort what was submitted, and queue one piece; whether there was one to queue. The caller holds ``lane.driving``."""
+    def _drive(self, lane: Lane, direction: Direction) -> int:
+        """Sort what was submitted, and queue one piece; of how many copies. The caller holds ``lane.driving``."""
         if self._inbox:
             self._route()
         with self._lock:
             batch, take, in_parts = self._next_batch(lane)
         if batch is None:
-            return False
+            return 0
         piece = self._take_piece(lane, batch, take)
         self._launch(lane, direction, piece, batch.after, in_parts=in_parts)
         if direction is Direction.IN and not batch.left:
             self._announce()
-        return True
+        return len(piece)
 
     def _over(self) -> bool:
         lanes = self._lanes.values()
@@ -261,7 +264,7 @@ class StreamMover:
         if batch.left * size <= bounds.parted:
             return 1, False
         most = bounds.in_parts // size or batch.left
-        return (batch.left, True) if batch.left <= most else (batch.left - most, False)
+        return (batch.left, True) if batch.left <= most else (min(batch.left - most, LEAD_COPIES), False)
 
     def _computed(self, work: Batch | Flight) -> bool:
         """Whether the compute is over that ``work`` comes after. Once it is, nothing is made to wait for it any more."""

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvtrace.engine.swap import stream as stream_mover
 from kvtrace.engine.swap.choose import Way
 from kvtrace.engine.swap.contract import Copy, Direction
 
@@ -177,6 +178,17 @@ def test_no_more_than_the_bounds_is_queued_by_who_submits() -> None:
             assert it.mover.fence(range(20)) is None
             assert 4 <= sum(len(flight.piece) for flight in it.mover._lanes[IN].flights) < 6
         assert len(it.drain()) == 20
+
+
+def test_who_submits_leaves_what_is_too_much_to_the_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_mover, "HERE_COPIES", 5)
+    with bench(way=Way.BATCHED, piece_blocks=2, in_flight_blocks=BLOCKS, chunk_bytes=1 << 20) as it:
+        over = until_idle(it)
+        with lane_asleep(it), gates_closed(it):
+            it.mover.submit([Copy(index, IN, index, index) for index in range(20)], over)
+            assert sum(len(flight.piece) for flight in it.mover._lanes[IN].flights) in (5, 6)
+        assert len(it.drain()) == 20
+        assert [it.device(block) for block in range(20)] == [{100 + block} for block in range(20)]
 
 
 def test_what_the_submitting_thread_cannot_start_is_told_as_failed_and_the_lane_goes_on() -> None:
