@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import json
 import signal
 import socket
@@ -17,7 +16,9 @@ from urllib.request import urlopen
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "instants.py"
+from .scripts import BENCHMARKS, benchmark
+
+SCRIPT = BENCHMARKS / "instants.py"
 SERVE = [
     "random:tiny",
     "--device",
@@ -36,12 +37,7 @@ AGENTS = ["--agents", "3", "--prompt", "120", "--returns", "2", "--generate", "4
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("instants", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return benchmark("instants")
 
 
 def test_a_server_notes_its_returns_and_the_report_puts_them_in_order(script: ModuleType, tmp_path: Path) -> None:

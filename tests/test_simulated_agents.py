@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -16,18 +13,12 @@ from kvtrace.engine.config import PolicyMode
 from kvtrace.engine.simulation.agents import QWEN3_8B
 from kvtrace.engine.simulation.machine import ARTICLE
 
-ROOT = Path(__file__).parents[1]
+from .scripts import BENCHMARKS, benchmark
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("simulated_agents", ROOT / "benchmarks/simulated_agents.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return benchmark("simulated_agents")
 
 
 def measure(script: ModuleType, **fields: Any) -> dict[str, Any]:
@@ -77,7 +68,7 @@ def test_plan_is_beside_the_article_s_rig(script: ModuleType) -> None:
 
 @pytest.mark.parametrize("name", ["agents-simulated.json", "agents-article-model.json"])
 def test_committed_results_say_that_they_are_a_models(name: str) -> None:
-    document = json.loads((ROOT / "benchmarks/results" / name).read_text())
+    document = json.loads((BENCHMARKS / "results" / name).read_text())
     assert document["kind"].startswith("a model")
     assert document["runs"]
     assert document["command"].startswith("python benchmarks/simulated_agents.py --part")

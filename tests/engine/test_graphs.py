@@ -40,21 +40,52 @@ def test_every_step_of_prefill_finds_a_size_that_is_not_much_larger(step_tokens:
         assert size < max(1.5 * tokens, 33)
 
 
-@given(st.integers(1, 5000))
-def test_a_step_is_captured_with_the_faster_library_and_the_setting_is_put_back(tokens: int) -> None:
-    before = torch.backends.cuda.preferred_blas_library()
+class Preferred:
+    """What torch keeps of the preferred library; a build without CUDA refuses to set it."""
+
+    def __init__(self) -> None:
+        self.now = "default"
+
+    def __call__(self, library: str | None = None) -> str:
+        self.now = library or self.now
+        return self.now
+
+
+@pytest.fixture
+def preferred(monkeypatch: pytest.MonkeyPatch) -> Preferred:
+    preferred = Preferred()
+    monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", preferred)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.version, "hip", None)
+    return preferred
+
+
+@pytest.mark.parametrize(
+    ("tokens", "by_lt"), [(16, False), (112, True), (128, False), (192, True), (256, False), (512, False)]
+)
+def test_a_step_is_captured_with_the_faster_library_and_the_setting_is_put_back(
+    preferred: Preferred, tokens: int, by_lt: bool
+) -> None:
+    assert lt_wins(tokens) == by_lt
     with faster_products(tokens):
-        within = torch.backends.cuda.preferred_blas_library()
-    by_lt = lt_wins(tokens) and torch.cuda.is_available() and torch.version.hip is None
-    assert within == (torch._C._BlasBackend.Cublaslt if by_lt else before)
-    assert torch.backends.cuda.preferred_blas_library() == before
+        assert preferred.now == ("cublaslt" if by_lt else "default")
+    assert preferred.now == "default"
 
 
-def test_the_setting_is_put_back_when_the_capture_fails() -> None:
-    before = torch.backends.cuda.preferred_blas_library()
+def test_the_setting_is_put_back_when_the_capture_fails(preferred: Preferred) -> None:
     with pytest.raises(ZeroDivisionError), faster_products(192):
         raise ZeroDivisionError
-    assert torch.backends.cuda.preferred_blas_library() == before
+    assert preferred.now == "default"
+
+
+@pytest.mark.parametrize(("hip", "available"), [("7.1", True), (None, False)])
+def test_no_library_is_preferred_on_rocm_or_without_a_gpu(
+    preferred: Preferred, monkeypatch: pytest.MonkeyPatch, hip: str | None, available: bool
+) -> None:
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
+    with faster_products(192):
+        assert preferred.now == "default"
 
 
 def test_graphs_are_for_cuda_unless_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,6 +89,20 @@ def test_restore_begins_with_a_few_copies_and_the_rest_follows_as_one_batch(
     assert sizes[:2] == [FLUSH_COPIES, 151 - FLUSH_COPIES]
 
 
+@pytest.mark.parametrize(("first", "expected"), [(2, ["handed over", "room"]), (1000, [])])
+def test_the_first_blocks_of_a_restore_leave_before_room_is_made_for_the_others(
+    monkeypatch: pytest.MonkeyPatch, first: int, expected: list[str]
+) -> None:
+    world, order = World(), list[str]()
+    park_and_evict(world, "a")
+    cache = world.core.cache
+    for module in (placement, tiers):
+        monkeypatch.setattr(module, "FLUSH_COPIES", first)
+    monkeypatch.setattr(cache.placement, "flush", lambda: order.append("handed over"))
+    assert cache.prefetch("a", needed=True, make_room=lambda: order.append("room"))
+    assert order == expected
+
+
 def test_a_restore_goes_on_without_the_block_that_making_room_for_it_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     context = park_and_evict(world, "a")

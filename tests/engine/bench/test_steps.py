@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -13,19 +10,12 @@ import pytest
 pytest.importorskip("torch")
 
 from kvtrace.engine.model import LoadedModel
-
-ROOT = Path(__file__).parents[3]
+from tests.scripts import benchmark
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("steps", ROOT / "benchmarks/steps.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return benchmark("steps")
 
 
 def test_steps_have_a_time_two_bounds_and_a_profile(
