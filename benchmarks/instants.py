@@ -12,8 +12,10 @@ milliseconds from its tool's end, as the client's clock told it, to:
 * *admitted*: it has a slot and blocks;
 * *launched*, *first token*: the step that computes its new tokens.
 
-And of the steps, how many were launched late, after the one before had been read: the device had nothing to do meanwhile. Notes
-cost the engine's thread some microseconds each. A sampling profile says where time is spent; this says what it was spent waiting for.
+And of each kind of call that is noted, how long it took and how much of that its thread had a processor: the rest it waited, most
+often for Python's lock. Of the steps, how many were launched late, after the one before had been read: the device had nothing to do
+meanwhile. On a GPU also how long steps of each kind took there, by events of the device's own clock, and for how long it had none at
+all. Notes cost the engine's thread some microseconds each. A sampling profile says where time is spent; this says what it was spent waiting for.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import functools
+import gc
 import gzip
 import json
 import statistics
@@ -31,7 +34,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+SCHEMA_VERSION: Final = 2
 MOST: Final = 2_000_000
+MOST_STEPS: Final = 100_000
+ROWS: Final = 128  # steps with prompts are told apart by their positions, in classes of so many
 LINES: Final = ("signal", "request", "first copy", "admitted", "all queued", "launched", "first token")
 
 Note = tuple[str, int, int, dict[str, Any]]  # what, began and ended (unix ns), details
@@ -50,21 +56,39 @@ class Notes:
 
         @functools.wraps(real)
         def noting(self_: Any, *args: Any, **options: Any) -> Any:
-            began = time.time_ns()
+            worked, began = time.thread_time_ns(), time.time_ns()
             result = real(self_, *args, **options)
             if len(self.kept) < MOST:
-                self.kept.append((what, began, time.time_ns(), details(self_, result, args)))
+                ended, worked = time.time_ns(), time.thread_time_ns() - worked
+                self.kept.append((what, began, ended, {**details(self_, result, args), "worked_ns": worked}))
             return result
 
         setattr(owner, name, noting)
 
+    def watch_collector(self) -> None:
+        """Note every garbage collection from now on: it stops all threads."""
+        began = worked = 0
+
+        def note(phase: str, told: dict[str, int]) -> None:
+            nonlocal began, worked
+            if phase == "start":
+                worked, began = time.thread_time_ns(), time.time_ns()
+            elif len(self.kept) < MOST:
+                told = {"generation": told["generation"], "worked_ns": time.thread_time_ns() - worked}
+                self.kept.append((f"collection {told['generation']}", began, time.time_ns(), told))
+
+        gc.callbacks.append(note)
+
     def watch_engine(self) -> None:
         """The calls that the report is made of."""
+        from kvtrace.engine.admission import Admission
+        from kvtrace.engine.api import Engine
         from kvtrace.engine.forward import Forward
         from kvtrace.engine.loop import EngineCore
         from kvtrace.engine.requests import Requests
         from kvtrace.engine.swap.contract import Direction
         from kvtrace.engine.swap.stream import StreamMover
+        from kvtrace.engine.tiers import TieredCache
 
         self.watch(EngineCore, "signal", "signal", lambda core, result, args: _signal(args[0]))
         self.watch(EngineCore, "submit", "request", lambda core, result, args: {"agent": result.agent, "id": result.id})
@@ -84,6 +108,10 @@ class Notes:
             },
         )
         self.watch(Forward, "_read", "read", lambda forward, result, args: {"number": args[0].number})
+        self.watch(Admission, "hand_out", "hand out", lambda admission, result, args: {})
+        self.watch(Admission, "let_in", "let in", lambda admission, result, args: {"ok": result})
+        self.watch(TieredCache, "prefetch", "prefetch", lambda cache, result, args: {"copies": len(result)})
+        self.watch(Engine, "_publish", "publish", lambda engine, result, args: {})
         self.watch(
             StreamMover,
             "_launch",
@@ -92,10 +120,58 @@ class Notes:
         )
         self.watch(StreamMover, "_announce", "all queued", lambda mover, result, args: {})
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path, steps: DeviceSteps) -> None:
         """One JSON document, compressed."""
         with gzip.open(path, "wt", encoding="utf-8") as file:
-            json.dump({"schema_version": 1, "notes": self.kept}, file)
+            json.dump({"schema_version": SCHEMA_VERSION, "notes": self.kept, "steps": steps.told()}, file)
+
+
+class DeviceSteps:
+    """When steps began and ended on a GPU: no more than :data:`MOST_STEPS`, the first ones. Nothing on a CPU."""
+
+    def __init__(self) -> None:
+        self._events: list[tuple[Any, Any]] = []
+        self._kinds: list[dict[str, Any]] = []
+
+    def watch(self) -> None:
+        """Note every step of the lean runner from now on."""
+        import torch
+        from kvtrace.engine.lean_runner import LeanRunner
+
+        launch = LeanRunner.launch
+
+        def noting(runner: LeanRunner, chunks: Sequence[Any], arrivals: Sequence[Any] = ()) -> Any:
+            if not (chunks and torch.cuda.is_available() and len(self._events) < MOST_STEPS):
+                return launch(runner, chunks, arrivals)
+            begins, ends = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            began = time.time_ns()
+            begins.record()
+            launched = launch(runner, chunks, arrivals)
+            ends.record()
+            self._events.append((begins, ends))
+            prompts = [(chunk.start, len(chunk.tokens)) for chunk in chunks if len(chunk.tokens) > 1]
+            self._kinds.append(
+                {
+                    "launched_ns": [began, time.time_ns()],
+                    "decoding": len(chunks) - len(prompts),
+                    "prompts": prompts,
+                    "waits": len(arrivals) > 0,
+                }
+            )
+            return launched
+
+        LeanRunner.launch = noting  # type: ignore[method-assign]
+
+    def told(self) -> list[dict[str, Any]]:
+        """What was noted, with ``begins_ms`` and ``ends_ms`` from the first step's begin on."""
+        if not self._events:
+            return []
+        first, (_, last) = self._events[0][0], self._events[-1]
+        last.synchronize()
+        return [
+            {"begins_ms": first.elapsed_time(begins), "ends_ms": first.elapsed_time(ends), **kind}
+            for (begins, ends), kind in zip(self._events, self._kinds, strict=True)
+        ]
 
 
 def _signal(signal: Any) -> dict[str, Any]:
@@ -169,7 +245,50 @@ def late(notes: Iterable[Note]) -> tuple[int, int, float]:
     return steps, behind, idle_ms
 
 
-def report(notes: Sequence[Note]) -> str:
+def calls(notes: Iterable[Note]) -> list[str]:
+    """Lines on how long each kind of call took, and for how much of that its thread had a processor."""
+    taken: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    for what, began, ended, told in notes:
+        taken[what].append(((ended - began) / 1e6, told["worked_ns"] / 1e6))
+    lines = ["calls, ms: median, p99, all together; of that with a processor"]
+    for what, each in sorted(taken.items()):
+        values = sorted(ms for ms, _ in each)
+        whole, worked = sum(values), sum(ms for _, ms in each)
+        p99 = values[min(len(values) - 1, int(0.99 * len(values)))]
+        lines.append(
+            f"  {what:<14} {len(each):7} x {statistics.median(values):8.2f} {p99:8.2f} {whole:10.0f} {worked:10.0f}"
+        )
+    return lines
+
+
+def on_device(steps: Sequence[dict[str, Any]]) -> list[str]:
+    """Lines on how long steps of each kind took on the device, those with the most time first, and how long it had none."""
+    if not steps:
+        return []
+    taken: defaultdict[str, list[float]] = defaultdict(list)
+    idle_ms, ended_ms = 0.0, steps[0]["begins_ms"]
+    for step in steps:
+        idle_ms += max(step["begins_ms"] - ended_ms, 0.0)
+        taken[_kind(step)].append(step["ends_ms"] - max(step["begins_ms"], ended_ms))
+        ended_ms = step["ends_ms"]
+    whole_ms = ended_ms - steps[0]["begins_ms"]
+    lines = [f"{len(steps)} steps on the device in {whole_ms / 1e3:.1f} s, for {idle_ms / whole_ms:.1%} of which it had none"]
+    for kind, each in sorted(taken.items(), key=lambda item: -sum(item[1])):
+        p90 = sorted(each)[min(len(each) - 1, int(0.9 * len(each)))]
+        lines.append(
+            f"  {kind:<44} {len(each):6} steps, median {statistics.median(each):6.2f} ms, p90 {p90:6.2f}, "
+            f"{sum(each) / whole_ms:6.1%} of the time"
+        )
+    return lines
+
+
+def _kind(step: dict[str, Any]) -> str:
+    new = sum(tokens for _, tokens in step["prompts"])
+    beside = f" + up to {-(-new // ROWS) * ROWS} of prompts" if new else ""
+    return f"{step['decoding']} decoding{beside}{', waits for KV' if step['waits'] else ''}"
+
+
+def report(notes: Sequence[Note], steps: Sequence[dict[str, Any]] = ()) -> str:
     """The tables."""
     told = returns(notes)
     parts = []
@@ -181,9 +300,9 @@ def report(notes: Sequence[Note]) -> str:
             if values:
                 p95 = values[min(len(values) - 1, int(0.95 * len(values)))]
                 parts.append(f"  {line:<12} {statistics.median(values):8.1f} {p95:8.1f}")
-    steps, behind, idle_ms = late(notes)
-    parts.append(f"{steps} steps, {behind} launched after the one before had been read ({idle_ms:.1f} ms between)")
-    return "\n".join(parts)
+    launched, behind, idle_ms = late(notes)
+    parts.append(f"{launched} steps, {behind} launched after the one before had been read ({idle_ms:.1f} ms between)")
+    return "\n".join([*parts, *calls(notes), *on_device(steps)])
 
 
 def main() -> None:
@@ -197,11 +316,14 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.command == "report":
         with gzip.open(asked.file, "rt", encoding="utf-8") as file:
-            print(report([tuple(note) for note in json.load(file)["notes"]]))
+            kept = json.load(file)
+        print(report([tuple(note) for note in kept["notes"]], kept.get("steps", ())))
         return
-    notes = Notes()
+    notes, steps = Notes(), DeviceSteps()
     notes.watch_engine()
-    atexit.register(notes.write, asked.file)
+    notes.watch_collector()
+    steps.watch()
+    atexit.register(notes.write, asked.file, steps)
     from kvtrace.tui.cli import main as command_line
 
     sys.argv = ["kvtrace", "serve", *asked.options]

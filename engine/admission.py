@@ -16,7 +16,7 @@ from .geometry import KVGeometry
 from .outlook import Outlooks
 from .parking import Parking
 from .requests import Requests
-from .scheduler import MemoryView, Running, Waiting, paused_newcomers, plan_memory, waiting_order
+from .scheduler import MemoryPlan, MemoryView, Running, Waiting, paused_newcomers, plan_memory, waiting_order
 from .sequence import Sequence, SequenceStatus
 from .sessions import Sessions
 from .tiers import TieredCache
@@ -50,16 +50,28 @@ class Admission:
         self._room = config.device_blocks + config.host_blocks
 
     def hand_out(self, outcome: Outcome) -> bool:
-        """Preempt, grow and admit; whether anything but growth came of it. A step that must be read first is added to ``outcome``."""
+        """Preempt, grow and admit; whether anything but growth came of it. Steps that must be read first are added to ``outcome``."""
         order = self._order()
         view = self._view(order)
         plan = plan_memory(view)
         if plan.preempt and self._forward.in_flight:
             # A block is taken away only when what was launched for it is known, and that may end who wanted it.
-            outcome.add(self._forward.read())
+            outcome.add(self._forward.read_all())
             order = self._order()
             view = self._view(order)
             plan = plan_memory(view)
+        return self._carry_out(plan, view, order)
+
+    def let_in(self) -> bool:
+        """Admit who finds a slot and blocks while a step is under way; whether anybody did. Nobody is preempted."""
+        if len(self._requests.running) >= self._slots():
+            return False
+        order = self._order()
+        view = self._view(order)
+        plan = plan_memory(view)
+        return not plan.preempt and self._carry_out(plan, view, order)
+
+    def _carry_out(self, plan: MemoryPlan, view: MemoryView, order: list[int]) -> bool:
         now = self._clock.unix_ns()
         requests = self._requests
         wanted = sum(one.demand for one in view.waiting) + len(plan.grow)
@@ -121,9 +133,7 @@ class Admission:
 
     def _view(self, order: list[int]) -> MemoryView:
         placement, requests = self._cache.placement, self._requests
-        # Who has its last token in the step in flight has no part in the next one: its slot is free already.
-        ending = sum(not self._forward.goes_on(one) for one in requests.running.values())
-        slots = self._config.slots + ending
+        slots = self._slots()
         candidates = [requests.waiting[number] for number in order[: slots - len(requests.running)]]
         available, leaving = placement.available, placement.device.leaving
         coming = len(placement.device.busy) - leaving
@@ -134,6 +144,10 @@ class Admission:
             coming=coming,
             slots=slots,
         )
+
+    def _slots(self) -> int:
+        """Who has its last token in a step in flight has no part in the next one: its slot is free already."""
+        return self._config.slots + sum(not self._forward.goes_on(one) for one in self._requests.running.values())
 
     def _running_views(self, blocks_left: int) -> tuple[Running, ...]:
         running = self._requests.running.values()

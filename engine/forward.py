@@ -1,9 +1,9 @@
 """Forward steps: chunks from requests, and what their results mean for them. Torch-free.
 
-A step is *launched*, and later *read*. Where steps are pipelined, the next one is planned and launched in between: a
-request that decodes goes on with a token nobody has read yet. If that token turns out to end it, the step computed one
-position too many, which nobody ever looks at: the block it went to is written and read in the order of the launches,
-and copies that touch it start after everything launched before them.
+A step is *launched*, and later *read*. Where steps are pipelined, the next one is planned and launched in between, so that one
+waits on the device while another one runs: a request that decodes goes on with a token nobody has read yet. If that token turns
+out to end it, the step computed one position too many, which nobody ever looks at: the block it went to is written and read in
+the order of the launches, and copies that touch it start after everything launched before them.
 
 A request whose KV still comes from the host is launched *early* once all that is missing is on its way on the device:
 the runner lets the device wait for the copies there, the first layers for their part of them alone where it can, and all
@@ -14,6 +14,7 @@ void for it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
@@ -73,7 +74,7 @@ class Forward:
     and ``written`` is the one taken after the step that was read last: what is in the cache was written before it.
     ``settled`` is the newest launch that is known to be over, with its mark: reading a step waits for its tokens alone.
     ``fence`` and ``wait`` are the mover's, and ``collect`` takes the copies that ended off the books.
-    ``meanwhile`` is called, for at most so many seconds, again and again while :meth:`advance` waits for a step: what it does to
+    ``meanwhile`` is called, for at most so many seconds, again and again while :meth:`read` waits for a step: what it does to
     requests and agents is found when that is read. ``on_tokens`` hears of new output before anything else is done about it.
     """
 
@@ -108,18 +109,23 @@ class Forward:
         self.meanwhile: Callable[[float], object] | None = None
         self.on_tokens: Callable[[Mapping[int, int]], object] = lambda tokens: None
         self._fences: list[Fence] = []
-        self._flight: _Flight | None = None
+        self._flights: deque[_Flight] = deque()
         self._read_ns = 0
 
     @property
     def in_flight(self) -> bool:
         """Whether a step was launched that nobody has read."""
-        return self._flight is not None
+        return len(self._flights) > 0
+
+    @property
+    def full(self) -> bool:
+        """Whether the next step can only be launched when another one was read: a token is unread for one step at most."""
+        return len(self._flights) >= (2 if self._config.pipelined else 1)
 
     @property
     def wants_reading(self) -> bool:
         """Whether some request cannot be planned before the step in flight is read."""
-        return self._flight is not None and any(one.unread and one.sampling.needs_history for one in self._ready())
+        return self.in_flight and any(one.unread and one.sampling.needs_history for one in self._ready())
 
     def chunks(self, now_ns: int) -> list[Chunk]:
         """The next step's work; requests that wait for a block, or for a copy still on the host, have no part in it."""
@@ -135,32 +141,35 @@ class Forward:
                 self._start_early(*arriving[share.id])
         return [self._chunk(self._requests.running[share.id], share.tokens) for share in shares]
 
-    def advance(self, chunks: Seq[Chunk]) -> Outcome:
-        """Launch ``chunks`` and read the step before or, where steps are not pipelined, this one.
+    def launch(self, chunks: Seq[Chunk]) -> Outcome:
+        """Launch ``chunks``; what was read is what could not be left unread.
 
-        An exception of the runner ends the requests of its step, whose ``error`` then says what it was; the blocks
-        keep what was computed in earlier steps.
+        An exception of the runner ends the requests of its step, whose ``error`` then says what it was, and not before the steps
+        that they have in flight were read; the blocks keep what was computed in earlier steps.
         """
-        before, self._flight = self._flight, None
-        launched, failure = self._launch(chunks) if chunks else (None, None)
-        self._flight = launched
-        # Nobody comes between a launch that failed and the end of its requests, which is not before their last step was read.
-        meanwhile = self.meanwhile if failure is None else None
-        outcome = Outcome() if before is None else self._read(before, meanwhile)
+        launched, failure = self._launch(chunks)
         if failure is not None:
+            outcome = self.read_all()
             self._fail(chunks, failure, outcome)
-        if launched is not None:
-            for chunk in self._valid(launched):
-                self._requests.running[chunk.sequence_id].unread = chunk.sample
-            if not self._config.pipelined:
-                self._flight = None
-                outcome.add(self._read(launched, self.meanwhile))
-        return outcome
+            return outcome
+        assert launched is not None
+        self._flights.append(launched)
+        return Outcome() if self._config.pipelined else self.read()
 
     def read(self) -> Outcome:
-        """Wait for the step in flight, if there is one, and enter what it brought."""
-        flight, self._flight = self._flight, None
-        return Outcome() if flight is None else self._read(flight)
+        """Wait for the oldest step in flight, serving :attr:`meanwhile` until then, and enter what it brought."""
+        return self._read(self._flights.popleft(), self.meanwhile)
+
+    def read_all(self) -> Outcome:
+        """Wait for all that is in flight, with nobody between, and enter what it brought."""
+        outcome = Outcome()
+        while self._flights:
+            outcome.add(self._read(self._flights.popleft()))
+        return outcome
+
+    def mark_of(self, number: int) -> object | None:
+        """The mover's mark behind launch ``number``, which is in flight; ``None`` for what is launched by now."""
+        return next((flight.mark for flight in self._flights if flight.number >= number), None)
 
     def has_room(self, sequence: Sequence) -> bool:
         """Whether its next position lies inside its table."""
@@ -168,8 +177,7 @@ class Forward:
 
     def goes_on(self, sequence: Sequence) -> bool:
         """Whether it will need another position; a stop token that nobody has read yet is not foreseen."""
-        last = sequence.unread and sequence.usage.output_tokens + 1 >= sequence.sampling.max_tokens
-        return sequence.pending > 0 and not last
+        return sequence.pending > 0 and sequence.usage.output_tokens + sequence.unread < sequence.sampling.max_tokens
 
     def _launch(self, chunks: Seq[Chunk]) -> tuple[_Flight | None, Exception | None]:
         started_ns = self._clock.unix_ns()
@@ -185,6 +193,7 @@ class Forward:
             return None, error
         for chunk in chunks:
             running[chunk.sequence_id].launched = chunk.start + len(chunk.tokens)
+            running[chunk.sequence_id].unread += chunk.sample
         attempts = {chunk.sequence_id: running[chunk.sequence_id].attempt for chunk in chunks}
         self._tally.steps += 1
         self.on_launch(chunks)
@@ -215,7 +224,7 @@ class Forward:
         self._read_ns = now_ns
         self._tally.prefill_s += took_s * prefilled / sum(len(chunk.tokens) for chunk in flight.chunks)
         for chunk in chunks:
-            self._enter(running[chunk.sequence_id], chunk.start + len(chunk.tokens))
+            self._enter(running[chunk.sequence_id], chunk)
         return self._accept(sampled)
 
     def _arrives(self, flight: _Flight) -> bool:
@@ -326,10 +335,10 @@ class Forward:
         self._tally.reprefilled_tokens += again
         return prefilled
 
-    def _enter(self, sequence: Sequence, computed: int) -> None:
+    def _enter(self, sequence: Sequence, chunk: Chunk) -> None:
         before = sequence.committed_blocks
-        sequence.computed = computed
-        sequence.unread = False
+        sequence.computed = chunk.start + len(chunk.tokens)
+        sequence.unread -= chunk.sample
         pieces = self._cache.commit(sequence)
         self._past.blocks_computed(sequence.keys[before : sequence.committed_blocks])
         self._parking.filled(sequence.agent, pieces, self._read_ns)

@@ -1,8 +1,9 @@
 """The engine without threads: requests and signals in, one step at a time, tokens out. Torch-free.
 
-A step: note the copies that ended, plan memory and hand out blocks (:mod:`.admission`), submit the
-copies that follow, launch the chunks and read the step before (:mod:`.forward`; without pipelining, this one), submit
-the copies of what was filled. Not thread-safe: one thread makes all calls.
+A step: note the copies that ended, plan memory and hand out blocks (:mod:`.admission`), submit the copies that follow, wait for
+the oldest step on the device and read it, launch the next one (:mod:`.forward`), submit the copies of what was filled. All but the
+launch takes its time while the device computes: it has a step to do and one that waits behind it. Not thread-safe: one thread
+makes all calls.
 """
 
 from __future__ import annotations
@@ -105,6 +106,7 @@ class EngineCore:
         self._mover, self._clock = mover, clock
         self._past, self._tally, self._link = past, tally, link
         self._next_id = 0
+        self._came = False  # a request that :meth:`step` has not looked at
         self._grown_ns = clock.unix_ns()
         self._step_copies = max(1, config.step_copy_bytes // geometry.block_bytes)
         self._ration = dict.fromkeys(Direction, self._step_copies)
@@ -135,6 +137,7 @@ class EngineCore:
         sequence.keys = self._known_keys(sequence, shared)
         extend_keys(sequence.keys, prompt, self._geometry.block_tokens, sequence.root)
         self._requests.add(sequence, now)
+        self._came = True
         for forgotten in self.sessions.forget_idle():
             self.cache.forget(forgotten)
             self._past.forget(forgotten)
@@ -170,26 +173,29 @@ class EngineCore:
         return bool(live or self._forward.in_flight or self._mover.in_flight() or self.cache.placement.outbox)
 
     def step(self) -> StepResult:
-        """Do one forward step, or, where nothing can run yet, wait a moment for a copy to end."""
+        """Read one forward step and launch the next, or, where nothing can run yet, wait a moment for a copy to end."""
         self._ration = dict.fromkeys(Direction, self._step_copies)
         progressed = self._collect()
         now = self._clock.unix_ns()
         for expired in self.sessions.expire(now):
             self._change(expired, now)
         self._parking.overdue(now)
-        outcome = self._forward.read() if self._forward.wants_reading else Outcome()
+        self._came = False
+        forward = self._forward
+        outcome = forward.read_all() if forward.wants_reading else Outcome()
         progressed |= self._admission.hand_out(outcome)
-        chunks = self._forward.chunks(self._clock.unix_ns())
-        # Copies in may start while this step computes; copies out of what it fills come after it.
         self._submit_copies()
-        if chunks or self._forward.in_flight:
-            outcome.add(self._forward.advance(chunks))
-            self._submit_copies()
-            progressed = True
-        elif self._mover.in_flight() and self._forward.meanwhile is None:
+        launched = not forward.full and self._launch(outcome)
+        if forward.in_flight and (forward.full or not launched):
+            outcome.add(forward.read())
+            # The device has one step left: whatever else there is to do can be done when it has two.
+            self._launch(outcome)
+            launched = True
+        self._submit_copies()
+        if not launched and self._mover.in_flight() and forward.meanwhile is None:
             self._mover.wait(_WAIT_S)
         self._parking.report_losses(self._clock.unix_ns())
-        return StepResult(outcome.tokens, tuple(outcome.finished), progressed)
+        return StepResult(outcome.tokens, tuple(outcome.finished), progressed or launched)
 
     def attend(self, meanwhile: Callable[[float], object], on_tokens: Callable[[Mapping[int, int]], object]) -> None:
         """Serve a caller who cannot wait until a step is over.
@@ -200,7 +206,13 @@ class EngineCore:
                 does not wait at all then: the mover's ``on_done`` says when to take another one.
             on_tokens: told the new output tokens by sequence id as soon as they are known; the step's result has them as well.
         """
-        self._forward.meanwhile, self._forward.on_tokens = meanwhile, on_tokens
+
+        def then_admit(timeout_s: float) -> None:
+            meanwhile(timeout_s)
+            if self._came:
+                self._let_in()
+
+        self._forward.meanwhile, self._forward.on_tokens = then_admit, on_tokens
 
     def watch_steps(self, watch: Callable[[Seq[Chunk]], None]) -> None:
         """Have ``watch`` called with the chunks of every step that is launched from now on."""
@@ -267,6 +279,20 @@ class EngineCore:
         self._parking.refused(agent, most * self._geometry.token_bytes, why, now)
         raise RequestRefused(why)
 
+    def _launch(self, outcome: Outcome) -> bool:
+        """Launch the next step if there is anything to compute, and nothing of it needs a step to be read before."""
+        forward = self._forward
+        chunks = [] if forward.wants_reading else forward.chunks(self._clock.unix_ns())
+        if chunks:
+            outcome.add(forward.launch(chunks))
+        return len(chunks) > 0
+
+    def _let_in(self) -> None:
+        """Give a request that came in the middle of a step what is free, so that its KV is on its way before the next one."""
+        self._came = False
+        if self._admission.let_in():
+            self._submit_copies()
+
     def _change(self, transition: Transition | None, now: int) -> None:
         # An agent whose request still runs is not parked under it; the request's end asks the policy again.
         if transition is not None and transition.agent not in self._requests.live:
@@ -287,7 +313,8 @@ class EngineCore:
         late = [copy for copy in coming if blocks[copy.device_block].used > settled]
         if late:
             coming = [copy for copy in coming if blocks[copy.device_block].used <= settled]
-        for some, after in ((coming, over), (late, None), (leaving, self._forward.written)):
+        behind = max((blocks[copy.device_block].used for copy in late), default=0)
+        for some, after in ((coming, over), (late, self._forward.mark_of(behind)), (leaving, self._forward.written)):
             if some:
                 self._mover.submit(some, after)
 

@@ -101,8 +101,8 @@ class Sequence:
     """A request: its tokens, how many of them have KV, and the device blocks that hold it.
 
     ``tokens`` is prompt then output. ``computed`` positions are done: ``table[i]`` holds positions
-    ``16 i … 16 i + 15``. A step that was launched and not yet read computes positions up to ``launched`` besides, and
-    samples a further token if ``unread``. ``keys[i]`` is the content key of full block ``i``, the first one's parent is
+    ``16 i … 16 i + 15``. Steps that were launched and not yet read compute positions up to ``launched`` besides, and
+    sample ``unread`` further tokens. ``keys[i]`` is the content key of full block ``i``, the first one's parent is
     ``root``. The KV of positions below
     ``write_from`` came from the cache, which is one more than ``computed`` where the cache held the whole
     prompt: its last token is computed again for its logits, without being written. ``known`` positions are
@@ -131,7 +131,7 @@ class Sequence:
     waiting_since_unix_ns: int = 0
     launched: int = 0
     last_launch: int = 0
-    unread: bool = False
+    unread: int = 0
     root: bytes = ROOT
     since_unix_ns: int = 0
     attempt: int = 0
@@ -148,7 +148,7 @@ class Sequence:
 
     @property
     def in_flight(self) -> bool:
-        """Whether a launched step that nobody has read yet computes a part of it."""
+        """Whether launched steps that nobody has read yet compute a part of it."""
         return self.launched > self.computed
 
     @property

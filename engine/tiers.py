@@ -148,7 +148,7 @@ class TieredCache:
         self.placement.eviction.given_back(device.blocks[number].piece for number in sequence.table)
         sequence.table = []
         sequence.computed = sequence.launched = sequence.write_from = sequence.committed_blocks = 0
-        sequence.unread = False
+        sequence.unread = 0
         sequence.waits.clear()
 
     def give_up(self, sequence: Sequence, phase: Phase, *, alone: bool) -> None:

@@ -1,4 +1,4 @@
-"""What a copy waits for: not for the step in flight, unless that may touch what the copy touches."""
+"""What a copy waits for: not for the steps in flight, unless they may touch what the copy touches."""
 
 from __future__ import annotations
 
@@ -10,11 +10,19 @@ from kvtrace.engine.swap.contract import Direction
 from .support import BLOCK, World, check_answer, tokens
 
 
+IN_FLIGHT = 2
+"""Steps that the device has to do: one, and one that waits behind it."""
+
+
 def _busy(world: World) -> None:
-    """Somebody decodes, and a step is in flight that the device has not begun."""
+    """Somebody decodes, and two steps are in flight that the device has not begun."""
     world.submit("busy", tokens(20, seed=9), 60)
     world.step(3)
-    while world.device.executed == world.device.launched:
+    _until_both_wait(world)
+
+
+def _until_both_wait(world: World) -> None:
+    while world.device.executed > world.device.launched - IN_FLIGHT:
         world.step()
 
 
@@ -24,7 +32,7 @@ def _waits_for(world: World, direction: Direction) -> set[int]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_copy_out_at_a_tool_call_does_not_wait_for_the_step_in_flight(seed: int) -> None:
+def test_a_copy_out_at_a_tool_call_does_not_wait_for_the_steps_in_flight(seed: int) -> None:
     world = World(device_blocks=24, pipelined=True, seed=seed)
     _busy(world)
     request = world.submit("a", tokens(70), 4)
@@ -33,10 +41,9 @@ def test_a_copy_out_at_a_tool_call_does_not_wait_for_the_step_in_flight(seed: in
     check_answer(request)
     while any(copy.direction is Direction.OUT for copy in world.mover.copies()):
         world.step()
-    while world.device.executed == world.device.launched:
-        world.step()
+    _until_both_wait(world)
     world.tool_starts("a")
-    assert _waits_for(world, Direction.OUT) == {world.device.launched - 1}
+    assert _waits_for(world, Direction.OUT) == {world.device.launched - IN_FLIGHT}
     world.run()
     assert world.core.cache.residency("a").host_blocks == world.core.cache.residency("a").blocks
 
@@ -50,7 +57,7 @@ def test_a_copy_in_to_blocks_that_no_step_in_flight_knows_does_not_wait_for_it(s
     world.core.cache.evict("a")
     _busy(world)
     request = world.submit("a", context, 4)
-    assert _waits_for(world, Direction.IN) == {world.device.launched - 1}
+    assert _waits_for(world, Direction.IN) == {world.device.launched - IN_FLIGHT}
     world.run()
     check_answer(request)
 
@@ -64,14 +71,36 @@ def test_a_copy_in_waits_for_the_step_in_flight_that_may_write_its_target(seed: 
     world.run()
     world.core.cache.evict("a")
     other = world.submit("b", tokens(2 * BLOCK - 3, seed=5), 60)
-    while other.launched % BLOCK != 1 or world.device.executed == world.device.launched:
+    while other.launched % BLOCK != 1 or world.device.executed > world.device.launched - IN_FLIGHT:
         world.step()
     begun = other.table[other.launched // BLOCK]
     world.core.abort(other.id)
     request = world.submit("a", context, 4)
     targets = {flight.copy.device_block: flight.after for flight in world.mover._flights}
     assert targets.pop(begun) == world.device.launched
-    assert set(targets.values()) == {world.device.launched - 1}
+    assert set(targets.values()) == {world.device.launched - IN_FLIGHT}
+    world.run()
+    check_answer(request)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_copy_in_does_not_wait_for_a_step_behind_the_one_that_may_write_its_target(seed: int) -> None:
+    """A request is aborted whose last token is in the first of two steps in flight: the second knows nothing of it."""
+    world = World(PolicyMode.SWAP, device_blocks=8, pipelined=True, seed=seed, most_delay=0)
+    context = world.ask("a", tokens(4 * BLOCK + 8)).tokens
+    world.tool_starts("a")
+    world.run()
+    world.core.cache.evict("a")
+    _busy(world)
+    doomed = world.submit("b", tokens(2 * BLOCK - 3, seed=5), 5)
+    while doomed.usage.output_tokens + doomed.unread < 5 or doomed.last_launch == world.device.launched:
+        world.step()
+    assert doomed.unread == 1
+    begun = doomed.table[2]
+    world.core.abort(doomed.id)
+    request = world.submit("a", context, 4)
+    targets = {flight.copy.device_block: flight.after for flight in world.mover._flights}
+    assert targets[begun] == world.device.launched - 1
     world.run()
     check_answer(request)
 
@@ -80,7 +109,7 @@ def test_reading_a_step_that_samples_nothing_does_not_tell_that_the_device_is_do
     world = World(device_blocks=24, pipelined=True, step_tokens=32)
     request = world.submit("a", tokens(100), 4)
     world.step(3)
-    assert (world.device.launched, world.core._forward.settled[0]) == (3, 0)
+    assert (world.device.launched, world.core._forward.settled[0]) == (4, 0)
     assert world.core._forward.written == 2
     world.run()
     check_answer(request)

@@ -141,7 +141,7 @@ def test_a_tool_that_starts_while_a_step_runs_has_its_blocks_copied_out_before_t
     world = World(PolicyMode.EAGER, pipelined=pipelined)
     world.device._late = True
     context = world.ask("a", tokens(40)).tokens
-    other = world.submit("b", tokens(20, seed=1), max_tokens=8)
+    other = world.submit("b", tokens(20, seed=1), max_tokens=60)
     world.step(2)
     attended = Attended(world)
     seen = []
@@ -179,7 +179,7 @@ def test_a_request_that_comes_while_a_step_runs_has_its_blocks_on_their_way_befo
     while not came:
         world.step()
     (request,) = came
-    assert request.status is SequenceStatus.WAITING
+    assert request.status is SequenceStatus.RESTORING  # it found a slot
     world.run()
     check_answer(request)
     check_answer(other)

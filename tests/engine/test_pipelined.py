@@ -23,15 +23,16 @@ class NoMask:
         del token
 
 
-def test_next_step_is_launched_before_a_token_is_read() -> None:
+def test_one_step_waits_on_the_device_while_another_one_runs() -> None:
     world = World(pipelined=True)
-    sequence = world.submit("a", tokens(20), max_tokens=4)
+    sequence = world.submit("a", tokens(20), max_tokens=5)
     world.step()
     assert (sequence.output_tokens, world.device.launched) == ([], 1)
-    world.step()
-    assert (len(sequence.output_tokens), world.device.launched) == (1, 2)
-    (chunk,) = world.runner.chunks
-    assert (chunk.tokens, chunk.start, chunk.generated) == ((UNREAD,), 20, 1)
+    for read in (1, 2):
+        world.step()
+        assert (len(sequence.output_tokens), sequence.unread, world.device.launched) == (read, 2, read + 2)
+        (chunk,) = world.runner.chunks
+        assert (chunk.tokens, chunk.start, chunk.generated) == ((UNREAD,), 20 + read, 1 + read)
     world.run()
     check_answer(sequence)
 
