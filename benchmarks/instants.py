@@ -37,6 +37,7 @@ from typing import Any, Final
 SCHEMA_VERSION: Final = 2
 MOST: Final = 2_000_000
 MOST_STEPS: Final = 100_000
+PAUSE_MS: Final = 100.0  # when the device had nothing to do for so long, nobody wanted anything
 ROWS: Final = 128  # steps with prompts are told apart by their positions, in classes of so many
 LINES: Final = ("signal", "request", "first copy", "admitted", "all queued", "launched", "first token")
 
@@ -136,6 +137,7 @@ class DeviceSteps:
     def watch(self) -> None:
         """Note every step of the lean runner from now on."""
         import torch
+
         from kvtrace.engine.lean_runner import LeanRunner
 
         launch = LeanRunner.launch
@@ -266,13 +268,16 @@ def on_device(steps: Sequence[dict[str, Any]]) -> list[str]:
     if not steps:
         return []
     taken: defaultdict[str, list[float]] = defaultdict(list)
-    idle_ms, ended_ms = 0.0, steps[0]["begins_ms"]
+    idle_ms, pause_ms, ended_ms = 0.0, 0.0, steps[0]["begins_ms"]
     for step in steps:
-        idle_ms += max(step["begins_ms"] - ended_ms, 0.0)
+        gap_ms = max(step["begins_ms"] - ended_ms, 0.0)
+        idle_ms, pause_ms = (idle_ms + gap_ms, pause_ms) if gap_ms < PAUSE_MS else (idle_ms, pause_ms + gap_ms)
         taken[_kind(step)].append(step["ends_ms"] - max(step["begins_ms"], ended_ms))
         ended_ms = step["ends_ms"]
-    whole_ms = ended_ms - steps[0]["begins_ms"]
-    lines = [f"{len(steps)} steps on the device in {whole_ms / 1e3:.1f} s, for {idle_ms / whole_ms:.1%} of which it had none"]
+    whole_ms = ended_ms - steps[0]["begins_ms"] - pause_ms
+    lines = [
+        f"{len(steps)} steps on the device in {whole_ms / 1e3:.1f} s, for {idle_ms / whole_ms:.1%} of which it had none"
+    ]
     for kind, each in sorted(taken.items(), key=lambda item: -sum(item[1])):
         p90 = sorted(each)[min(len(each) - 1, int(0.9 * len(each)))]
         lines.append(

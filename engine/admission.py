@@ -86,10 +86,12 @@ class Admission:
             if not requests.admit(waiting, self._first_blocks(waiting), now):
                 break
             admitted = True
+            if waiting.waits and self._forward.in_flight:
+                break
         left = {one.id: one.demand for one in view.waiting if one.id in requests.waiting}
         self._outlooks.short_blocks = sum(left.values())
         self._parking.crowded = len(requests.waiting) > 0
-        if not left and not plan.preempt:
+        if not left and not plan.preempt and not admitted:
             self._restore_ahead(order, now)
         return bool(plan.preempt) or admitted
 

@@ -118,9 +118,9 @@ def test_a_token_is_handed_on_before_the_books_of_its_step_are_kept(
         forward = engine._core._forward
         enter, had = forward._enter, []
 
-        def noted(sequence: Any, computed: int) -> None:
+        def noted(sequence: Any, chunk: Chunk) -> None:
             had.append(len(engine._streams[sequence.id].progress(0).tokens) - len(sequence.output_tokens))
-            enter(sequence, computed)
+            enter(sequence, chunk)
 
         monkeypatch.setattr(forward, "_enter", noted)
         assert len(engine.submit("a", PROMPT, _free(5)).result(WAIT_S).tokens) == 5

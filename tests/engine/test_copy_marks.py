@@ -9,7 +9,6 @@ from kvtrace.engine.swap.contract import Direction
 
 from .support import BLOCK, World, check_answer, tokens
 
-
 IN_FLIGHT = 2
 """Steps that the device has to do: one, and one that waits behind it."""
 

@@ -60,8 +60,8 @@ class SleepyStreams(TorchStreams):
 
     def _doze(self, stream: Stream) -> None:
         if self._cycles and self._random.random() < 0.5:
-            torch.cuda.set_stream(stream)  # type: ignore[arg-type]
-            torch.cuda._sleep(self._random.randrange(self._cycles))  # type: ignore[no-untyped-call]
+            with torch.cuda.stream(stream):  # type: ignore[arg-type]  # whoever submits may be the one who computes
+                torch.cuda._sleep(self._random.randrange(self._cycles))  # type: ignore[no-untyped-call]
 
 
 class TorchCompute:
@@ -252,7 +252,7 @@ def test_compute_behind_a_fence_finds_what_was_copied_in_and_the_host_has_not_wa
         words.fill_(-1)
         blocks = random.Random(3).sample(range(60), 20)
         places = torch.tensor(blocks, device="cuda")
-        torch.cuda._sleep(200_000_000)  # type: ignore[no-untyped-call]
+        torch.cuda._sleep(2_000_000_000)  # type: ignore[no-untyped-call]  # a second: others may use the processors as well
         mover.submit([Copy(100 + index, IN, block, index) for index, block in enumerate(blocks)])
         ids = [100 + index for index in range(20)]
         while (fence := mover.fence(ids)) is None:
