@@ -1,14 +1,15 @@
 """What a step of the engine costs: tokens of a prompt with others decoding beside, and which kernels take the time.
 
-    python benchmarks/steps.py [--json benchmarks/results/h200-steps.json] [--model random:qwen3-8b] [--no-profile]
+    python benchmarks/steps.py [--json benchmarks/results/h200-steps.json] [--model random:qwen3-8b] [--no-profile] [--seconds 3]
 
 Steps go through the engine's own runner, each from its launch to its last kernel on an idle device, host's work included.
 Beside each stand two bounds: what the memory needs for the bytes that the step reads (weights, and KV of the past) at the
 rate at which the device copies its own memory, and what the processors need for the step's multiplications at the rate of
 one large matrix product. The longer of the two is what the step could take at best. ``profile`` has for some
 steps each kernel's milliseconds a step by its name, so what is over can be looked for; kernels that run side by side count
-each for itself, so their sum may exceed the step. Takes a minute on an H200, half of
-it for compiling. With ``--device cpu`` it runs small and shows only that it works.
+each for itself, so their sum may exceed the step. ``sustained`` has the same steps over and over, one launched while the
+one before runs, as a server at work has them: a card that reaches its power limit lowers its clock after some tenths of a second. Takes
+one and a half minutes on an H200, a third of it for compiling. With ``--device cpu`` it runs small and shows only that it works.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +33,7 @@ from kvtrace.engine.bench.model import copy_bytes_per_s, runner_for, table_of, t
 from kvtrace.engine.device import find_device
 from kvtrace.engine.lean_runner import Limits
 from kvtrace.engine.model import LoadedModel, load_model
+from kvtrace.engine.rawlink import synchronize
 from kvtrace.engine.sequence import Sampling
 
 SCHEMA_VERSION: Final = 1
@@ -38,6 +41,9 @@ REPEATS: Final = 9
 PROFILED_REPEATS: Final = 3
 KERNELS: Final = 14
 PROMPT_ID: Final = 1 << 20
+SUSTAINED_S: Final = 3.0
+REST_S: Final = 1.0
+FIRST: Final = slice(2, 12)  # steps after a rest; two for the pipeline to fill
 PRODUCT: Final = 8192  # rows and columns of the large matrix product
 
 
@@ -100,9 +106,13 @@ SMALL: Final = Plan(
 
 
 def measure(
-    model: LoadedModel, plan: Plan, repeats: int = REPEATS, on_phase: Callable[[str], None] = print
+    model: LoadedModel,
+    plan: Plan,
+    repeats: int = REPEATS,
+    on_phase: Callable[[str], None] = print,
+    seconds: float = SUSTAINED_S,
 ) -> dict[str, Any]:
-    """The steps of ``plan``: figures for JSON."""
+    """The steps of ``plan``: figures for JSON. ``seconds``: how long each of the profiled ones is sustained."""
     began = time.monotonic()
     limits = Limits(plan.slots, plan.step_tokens, plan.width * model.geometry.block_tokens)
     copy_rate, product_rate = copy_bytes_per_s(model.device), operations_per_s(model)
@@ -121,6 +131,7 @@ def measure(
         "operations_per_s": product_rate,
         "ready_s": ready_s,
         "steps": rows,
+        "sustained": [sustained(runner, step, tables, model.device, seconds) for step in plan.profiled],
         "profile": [profile(runner, step, tables, model.device) for step in plan.profiled],
     }
 
@@ -140,6 +151,38 @@ def milliseconds(runner: Runner, chunks: Sequence[Chunk], device: torch.device, 
         pending.tokens()
         times.append(start.elapsed_time(end))
     return statistics.median(times[2:])
+
+
+def sustained(
+    runner: Runner, step: Step, tables: Sequence[tuple[int, ...]], device: torch.device, seconds: float
+) -> dict[str, Any]:
+    """A step over and over for ``seconds``, after a rest: ms of the first ones and of the last quarter, and the card by then."""
+    chunks, ends = step.chunks(tables), [0.0]
+    synchronize(device)
+    time.sleep(min(REST_S, seconds))
+    card: dict[str, float] = {}
+    before, began = runner.launch(chunks), time.perf_counter()
+    while len(ends) <= FIRST.stop or ends[-1] < seconds:
+        pending = runner.launch(chunks)
+        before.tokens()
+        before = pending
+        ends.append(time.perf_counter() - began)
+        if not card and ends[-1] > 0.9 * seconds:
+            card = state_of(device)
+    before.tokens()
+    each = [1e3 * (after - at) for at, after in pairwise(ends)]
+    first, last = statistics.median(each[FIRST]), statistics.median(each[-len(each) // 4 :])
+    return {**asdict(step), "seconds": ends[-1], "first_ms": first, "last_ms": last, **card}
+
+
+def state_of(device: torch.device) -> dict[str, float]:
+    """The card's clock and power at this instant; nothing where no library tells them (``pip install nvidia-ml-py`` or ``amdsmi``)."""
+    if device.type != "cuda":
+        return {}
+    try:
+        return {"clock_mhz": torch.cuda.clock_rate(device), "power_w": torch.cuda.power_draw(device) / 1e3}
+    except Exception:  # the libraries have errors of their own, and torch another where there is none
+        return {}
 
 
 def profile(runner: Runner, step: Step, tables: Sequence[tuple[int, ...]], device: torch.device) -> dict[str, Any]:
@@ -212,6 +255,12 @@ def show(found: dict[str, Any]) -> None:
             f"{row['new']:>6,}{row['start']:>7,}{row['decoding']:>10}{row['ms']:>9.2f}{row['memory_ms']:>9.2f}"
             f"{row['compute_ms']:>9.2f}{row['ms'] / bound:>10.2f}"
         )
+    for row in found["sustained"]:
+        card = f"; {row['clock_mhz']:,.0f} MHz, {row['power_w']:.0f} W" if "clock_mhz" in row else ""
+        print(
+            f"{row['new']:,} new at {row['start']:,}, {row['decoding']} decoding, for {row['seconds']:.1f} s: "
+            f"{row['first_ms']:.2f} ms at first, {row['last_ms']:.2f} at last{card}"
+        )
     for row in found["profile"]:
         print(
             f"{row['new']:,} new at {row['start']:,}, {row['decoding']} decoding: {row['kernels_ms']:.2f} ms of kernels"
@@ -225,7 +274,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", help="cuda where there is one, else cpu")
     parser.add_argument("--model", help="random:qwen3-8b on a GPU, smollm2 on a CPU")
-    parser.add_argument("--no-profile", action="store_true")
+    parser.add_argument("--no-profile", action="store_true", help="only the steps one by one")
+    parser.add_argument("--seconds", type=float, default=SUSTAINED_S, help="how long a step is sustained")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     device = find_device(asked.device)
@@ -238,7 +288,7 @@ def main() -> None:
         "machine": machine(device),
         "model": model.model_id,
         "measured_unix_s": int(time.time()),
-        **measure(model, plan),
+        **measure(model, plan, seconds=asked.seconds),
     }
     show(document)
     if asked.json:

@@ -21,9 +21,13 @@ def script() -> ModuleType:
 def test_steps_have_a_time_two_bounds_and_a_profile(
     script: ModuleType, tiny_model: Callable[[str], LoadedModel], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = script.measure(tiny_model("llama"), script.SMALL, repeats=1)
+    found = script.measure(tiny_model("llama"), script.SMALL, repeats=1, seconds=0.1)
     alone, prompt, both = found["steps"]
     assert all(row["ms"] > 0 for row in found["steps"])
+    (again,) = found["sustained"]
+    assert (again["new"], again["decoding"]) == (both["new"], both["decoding"])
+    assert again["seconds"] >= 0.1
+    assert min(again["first_ms"], again["last_ms"]) > 0
     assert (alone["decoding"], prompt["new"], both["new"], both["decoding"]) == (2, 16, 16, 2)
     # Weights are read once however many rows there are; every row and every pair of positions is computed.
     assert both["memory_ms"] < alone["memory_ms"] + prompt["memory_ms"]
