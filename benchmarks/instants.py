@@ -22,10 +22,12 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import faulthandler
 import functools
 import gc
 import gzip
 import json
+import signal
 import statistics
 import sys
 import time
@@ -324,6 +326,8 @@ def main() -> None:
             kept = json.load(file)
         print(report([tuple(note) for note in kept["notes"]], kept.get("steps", ())))
         return
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)  # where every thread stands, if it should not go on
     notes, steps = Notes(), DeviceSteps()
     notes.watch_engine()
     notes.watch_collector()

@@ -81,16 +81,18 @@ class Admission:
         for number in plan.grow:
             self._cache.grow(requests.running[number])
         admitted = False
-        for number in plan.admit:
+        later: tuple[int, ...] = ()
+        for at, number in enumerate(plan.admit, 1):
             waiting = requests.waiting[number]
             if not requests.admit(waiting, self._first_blocks(waiting), now):
                 break
             admitted = True
             if waiting.waits and self._forward.in_flight:
+                later = plan.admit[at:]  # one restore a step; they fit, and lack nothing
                 break
-        left = {one.id: one.demand for one in view.waiting if one.id in requests.waiting}
+        left = {one.id: one.demand for one in view.waiting if one.id in requests.waiting and one.id not in later}
         self._outlooks.short_blocks = sum(left.values())
-        self._parking.crowded = len(requests.waiting) > 0
+        self._parking.crowded = len(requests.waiting) > len(later)
         if not left and not plan.preempt and not admitted:
             self._restore_ahead(order, now)
         return bool(plan.preempt) or admitted

@@ -119,12 +119,12 @@ class Forward:
 
     @property
     def full(self) -> bool:
-        """Whether the next step can only be launched when another one was read: a token is unread for one step at most."""
+        """Whether the next step can only be launched when another one was read: it may go on with unread tokens of the newest alone."""
         return len(self._flights) >= (2 if self._config.pipelined else 1)
 
     @property
     def wants_reading(self) -> bool:
-        """Whether some request cannot be planned before the step in flight is read."""
+        """Whether some request cannot be planned before a step in flight is read."""
         return self.in_flight and any(one.unread and one.sampling.needs_history for one in self._ready())
 
     def chunks(self, now_ns: int) -> list[Chunk]:
@@ -158,13 +158,16 @@ class Forward:
 
     def read(self) -> Outcome:
         """Wait for the oldest step in flight, serving :attr:`meanwhile` until then, and enter what it brought."""
-        return self._read(self._flights.popleft(), self.meanwhile)
+        outcome = self._read(self._flights[0], self.meanwhile)
+        self._flights.popleft()  # in flight until then: whoever comes meanwhile finds the device at work
+        return outcome
 
     def read_all(self) -> Outcome:
         """Wait for all that is in flight, with nobody between, and enter what it brought."""
         outcome = Outcome()
         while self._flights:
-            outcome.add(self._read(self._flights.popleft()))
+            outcome.add(self._read(self._flights[0]))
+            self._flights.popleft()
         return outcome
 
     def mark_of(self, number: int) -> object | None:

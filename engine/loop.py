@@ -182,7 +182,7 @@ class EngineCore:
         self._parking.overdue(now)
         self._came = False
         forward = self._forward
-        outcome = forward.read_all() if forward.wants_reading else Outcome()
+        outcome = Outcome()
         progressed |= self._admission.hand_out(outcome)
         self._submit_copies()
         launched = not forward.full and self._launch(outcome)
@@ -300,7 +300,7 @@ class EngineCore:
             self._submit_copies()
 
     def _submit_copies(self) -> None:
-        """Hand over copies. Most need not wait for the step in flight.
+        """Hand over copies. Most need not wait for the steps in flight.
 
         What leaves was written by steps that were read, and what comes goes where, most often, only steps looked that are over.
         """

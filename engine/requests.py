@@ -114,8 +114,6 @@ class Requests:
 
     def preempt(self, sequence: Sequence, now_ns: int) -> None:
         """Take a running request's slot and blocks; it waits again, with its KV cached."""
-        if sequence.status is SequenceStatus.RUNNING:
-            sequence.waiting_since_unix_ns = now_ns
         self._parking.preempted(sequence.agent, len(sequence.table), now_ns)
         self._requeue(sequence, now_ns)
         self._show_activity(sequence.agent, now_ns)
@@ -158,6 +156,8 @@ class Requests:
         sequence.status, sequence.since_unix_ns = status, now_ns
 
     def _requeue(self, sequence: Sequence, now_ns: int) -> None:
+        if sequence.status is SequenceStatus.RUNNING:
+            sequence.waiting_since_unix_ns = now_ns
         sequence.known = max(sequence.known, sequence.kv_tokens)
         self._release(sequence, Phase.ACTIVE, preempted=True)
         sequence.attempt += 1

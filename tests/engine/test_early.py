@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -128,6 +129,21 @@ def test_two_that_arrive_share_a_step_and_no_fate(pipelined: bool, failures: flo
     assert sorted(again) == {0.0: [False, False], 0.2: [False, True], 1.0: [True, True]}[failures]
     for request in requests:
         check_answer(request)
+
+
+@pytest.mark.parametrize("failures", [0.0, 1.0])
+def test_no_wait_is_counted_twice_where_copies_fail_after_the_launch(failures: float) -> None:
+    world, request = returning(pipelined=True)
+    world.mover.failures = failures
+    while world.mover.joined == 0:
+        world.step()
+    world.mover.failures = 0.0
+    world.run()
+    assert (request.attempt > 0) is (failures > 0)
+    usage = request.usage
+    waits = usage.wait_intervals_unix_ns
+    assert all(ended <= began for (_, ended), (began, _) in pairwise(waits))
+    assert sum(ended - began for began, ended in waits) == round((usage.queued_s + usage.restoring_s) * 1e9)
 
 
 @pytest.mark.parametrize("steps", range(1, 5))
