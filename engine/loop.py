@@ -122,6 +122,8 @@ class EngineCore:
         now = self._clock.unix_ns()
         prompt = list(tokens)
         self._refuse_impossible(agent, len(prompt), sampling, now)
+        if len(self._requests.waiting) >= self._config.queue_requests:
+            self._let_in()  # several came at once, and nobody has looked for free slots yet
         waiting = len(self._requests.waiting)
         if waiting >= self._config.queue_requests:
             raise QueueFull(

@@ -23,9 +23,9 @@ class Machine:
     the first has take as long. Attention of prompts adds ``pair_ns`` for each of their positions and each that it looks at, that
     of ``n`` sequences that decode beside them ``beside_ms + beside_each_ms * n``, and the step never takes less than its
     decoding alone. ``link_bytes_per_s`` is one way. ``batched``: one call copies many blocks, so that
-    the last of a restore crosses in groups of layers. ``step_host_ms`` is the
-    engine's own time per step and ``return_host_ms`` what the return of an agent costs its thread besides: hidden as
-    long as the device is busy. ``request_ms`` passes between a client and the engine.
+    the last of a restore crosses in groups of layers. ``step_host_ms`` is what a step costs the engine's thread, ``return_host_ms``
+    what the return of an agent does, and ``copy_host_us`` what each copy to the device does, to be decided on and
+    queued: hidden as long as the device has something to do. ``request_ms`` passes between a client and the engine.
     """
 
     name: str
@@ -39,7 +39,8 @@ class Machine:
     padded: bool = False
     batched: bool = False
     step_host_ms: float = 0.5
-    return_host_ms: float = 4.0
+    return_host_ms: float = 2.5
+    copy_host_us: float = 27.0
     request_ms: float = 1.0
 
     @property
@@ -69,21 +70,21 @@ class Machine:
 
 H200: Final = Machine(
     name="H200, Qwen3-8B geometry",
-    decode_ms=4.95,
-    decode_each_ms=0.22,
+    decode_ms=4.5,
+    decode_each_ms=0.235,
     prompts=(
-        *((32, 5.75), (48, 5.8), (64, 5.9), (80, 5.9), (96, 5.95), (112, 5.95), (128, 6.25), (192, 6.9)),
-        *((256, 7.95), (384, 10.35), (512, 12.65), (768, 18.3), (1024, 23.3), (1536, 35.0), (2048, 47.0)),
+        *((32, 5.65), (48, 5.7), (64, 5.75), (80, 5.8), (96, 5.8), (112, 5.85), (128, 6.25), (192, 6.95)),
+        *((256, 8.0), (384, 10.6), (512, 12.8), (768, 18.3), (1024, 22.7), (1536, 34.5), (2048, 46.5)),
     ),
-    beside_ms=0.22,
-    beside_each_ms=0.19,
+    beside_ms=0.3,
+    beside_each_ms=0.15,
     link_bytes_per_s=55e9,
-    pair_ns=1.45,
+    pair_ns=1.4,
     padded=True,
     batched=True,
 )
-"""Fitted to what was measured, ms: 8 decoding at 6,400 tokens 6.6, one 5.13; 249 positions of a prompt behind 3,000 8.95, beside
-seven that decode 10.2; 1,016 of them 27.8 and 30.9; a return's 101 behind 6,600 6.9 and 8.1."""
+"""Fitted to what a running server's steps took, ms: 8 decoding at 6,400 tokens 6.38, one 4.73; 7 beside 249 positions of a prompt
+10.3, 5 beside 507 16.3, one beside 1,023 27.7. The card was at its 700 W then; after a rest a step with prompts is up to a tenth faster."""
 
 ARTICLE: Final = Machine(
     name="RX 9070 XT as published, Qwen3-8B geometry",

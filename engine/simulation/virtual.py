@@ -107,7 +107,7 @@ class VirtualFence:
 
 @dataclass(slots=True)
 class _Batch:
-    """The newest copies in, all decided on at one instant: they cross the link in one go."""
+    """The newest copies in, all decided on in one go: they cross the link in one go as well. ``decided_s``: when the last was."""
 
     decided_s: float = -1.0
     begins_s: float = 0.0
@@ -117,8 +117,9 @@ class _Batch:
 class VirtualMover:
     """Copies blocks one after the other each way, and not before the compute that the contract names is over.
 
-    The last bytes of a batch of copies in that no other one waits behind cross one group of layers after the other, where the
-    machine's mover does so: a fence knows of that, while the books have each copy end as if whole blocks crossed.
+    Whoever submits copies in spends some time on each of them, which begins after that. The last bytes of a batch of them
+    that no other one waits behind cross one group of layers after the other, where the machine's mover does so: a fence
+    knows of that, while the books have each copy end as if whole blocks crossed.
     """
 
     def __init__(self, machine: Machine, clock: VirtualClock, runner: VirtualRunner, geometry: KVGeometry) -> None:
@@ -126,7 +127,7 @@ class VirtualMover:
         self._runner = runner
         self._parts = len(geometry.parts)
         bounds, rate = machine.bounds_in, machine.link_bytes_per_s
-        self._copy_s = geometry.block_bytes / rate
+        self._copy_s, self._host_s = geometry.block_bytes / rate, machine.copy_host_us / 1e6
         self._in_flight_s, self._last_s = bounds.in_flight / rate, bounds.last / rate
         self._parted_s = (bounds.in_parts or bounds.last) / rate
         self._whole_s = bounds.parted / rate if machine.batched else inf
@@ -143,13 +144,16 @@ class VirtualMover:
         """Queue copies behind those of their direction."""
         compute_s = after if isinstance(after, float) else self.mark()
         for copy in copies:
+            before_s = self._clock.now_s
+            if copy.direction is Direction.IN:
+                self._clock.now_s += self._host_s
             begins_s = max(self._clock.now_s, compute_s, self._free_s[copy.direction])
             ends_s = self._free_s[copy.direction] = self._ends_s[copy.id] = begins_s + self._copy_s
             self._flights[copy.direction].append((ends_s, copy))
             if copy.direction is Direction.IN:
-                if self._newest.decided_s < self._clock.now_s:
-                    self._newest = _Batch(self._clock.now_s, begins_s)
-                self._newest.ends_s = ends_s
+                if self._newest.decided_s < before_s:
+                    self._newest = _Batch(begins_s=begins_s)
+                self._newest.decided_s, self._newest.ends_s = self._clock.now_s, ends_s
 
     def poll(self) -> list[CopyDone]:
         """The copies that are over by now."""

@@ -87,8 +87,8 @@ def test_request_as_large_as_the_pool_completes() -> None:
 
 @pytest.mark.parametrize(("most", "said"), [(1, "1 request waits already"), (2, "2 requests wait already")])
 def test_too_many_waiting_requests_are_refused(most: int, said: str) -> None:
-    world = World(queue_requests=most)
-    for number in range(most):
+    world = World(queue_requests=most, slots=2)
+    for number in range(2 + most):  # at once, with both slots free: who has one does not wait
         world.submit(f"a{number}", tokens(5))
     with pytest.raises(QueueFull, match=f"^{said}.*queue_requests.*--queue"):
         world.submit("c", tokens(5))

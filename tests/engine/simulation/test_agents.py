@@ -28,6 +28,10 @@ CONFIG = EngineConfig(
 )
 
 
+def step_ms(decoding: int) -> float:
+    return H200.decode_ms + H200.decode_each_ms * decoding
+
+
 def tool(agent: int, turn: int) -> ToolCall:
     return ToolCall("tool", 0.2 + 0.1 * ((3 * agent + turn) % 5))
 
@@ -68,6 +72,25 @@ def test_swapping_is_faster_than_computing_again_and_the_slower_the_card_the_mor
         for card in ("h200", "article")
     }
     assert 1.0 < gain["h200"] < gain["article"]
+
+
+def test_device_has_work_while_the_engines_thread_sees_to_returns() -> None:
+    """A return takes the thread longer than a step takes the device, and less than the two that wait there."""
+    shape = Shape(8)
+    context = QWEN3_8B.blocks_for(shape.most_tokens)
+    config = EngineConfig(
+        device_blocks=8 * context,
+        host_blocks=48 * context,
+        slots=8,
+        step_tokens=1024,
+        mixed_step_tokens=256,
+        context_tokens=8192,
+        pipelined=True,
+    )
+    assert 1.5 * step_ms(8) < H200.copy_host_us * context / 1e3 < 2 * step_ms(8)
+    crowd = simulate_steadily(lambda index: closed_loop_agent(shape, tool, 1, "0", index), 32, 12.0, config, H200)
+    assert crowd.moved.in_bytes > 50 * context * QWEN3_8B.block_bytes
+    assert crowd.busy_share > 0.985
 
 
 @pytest.mark.parametrize("agents", [1, 2, 3, 6])

@@ -16,11 +16,12 @@ from kvtrace.engine.swap.contract import Copy, Direction
 PARTS = len(QWEN3_8B.parts)
 BLOCK_S = QWEN3_8B.block_bytes / H200.link_bytes_per_s
 RETURN_S = H200.step_s([Chunk(0, (0,) * 100, 0, (), 0, True, Sampling(), 0, 0)])
-STAGED = replace(H200, batched=False)
+CARD = replace(H200, copy_host_us=0.0)
+STAGED = replace(CARD, batched=False)
 
 
 class Card:
-    def __init__(self, machine: Machine = H200) -> None:
+    def __init__(self, machine: Machine = CARD) -> None:
         self.clock = VirtualClock()
         self.runner = VirtualRunner(machine, self.clock, PARTS)
         self.mover = VirtualMover(machine, self.clock, self.runner, QWEN3_8B)
@@ -100,3 +101,23 @@ def test_copy_out_begins_after_the_compute_before_it() -> None:
     assert card.mover.poll() == []
     card.clock.now_s = RETURN_S + BLOCK_S * 1.001
     assert [done.copy.id for done in card.mover.poll()] == [0]
+
+
+def test_whoever_submits_copies_in_spends_time_on_each_and_the_first_one_leaves_at_once() -> None:
+    card, each_s = Card(H200), H200.copy_host_us / 1e6
+    card.mover.submit([Copy(number, Direction.OUT, number, number) for number in range(1000, 1100)])
+    assert card.clock.now_s == 0.0
+    ids = card.bring(425)
+    assert card.clock.now_s == pytest.approx(425 * each_s)
+    # The link takes longer for a block than whoever submits it does, so it never waits for the next one.
+    card.until_fence(ids)
+    assert card.fence.ends_s[-1] == pytest.approx(each_s + 425 * BLOCK_S)
+
+
+def test_copies_of_two_calls_at_one_instant_cross_in_one_go() -> None:
+    once, twice = Card(H200), Card(H200)
+    once.until_fence(once.bring(425))
+    twice.bring(64)
+    twice.bring(361)
+    twice.until_fence(range(425))
+    assert twice.fence.ends_s == pytest.approx(once.fence.ends_s)
