@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Final, Protocol, cast
 
 import torch
@@ -114,4 +114,6 @@ class TorchStreams:
         return torch.cuda.stream(torch.cuda.current_stream(self._device))
 
     def close(self) -> None:
-        """Nothing to do: torch keeps its streams."""
+        """Wait for the device: steps under way must not outlive the memory that they use. Streams are torch's to keep."""
+        with suppress(RuntimeError):  # a device that has failed does nothing any more
+            torch.cuda.synchronize(self._device)
