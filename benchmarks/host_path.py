@@ -38,7 +38,7 @@ SCHEMA_VERSION = 1
 DEVICE_BLOCKS, HOST_BLOCKS, SLOTS = 3437, 21_845, 8
 SIGNAL_S = 0.002  # from the tool's end to the request
 PUBLISH_NS = 50_000_000
-PARTS = ("collect", "hand out", "chunks", "advance", "submit copies")
+PARTS = ("collect", "hand out", "read", "chunks", "launch", "submit copies")
 
 
 @dataclass
@@ -87,8 +87,9 @@ class Stage:
         for name, owner, attribute in (
             ("collect", self.core, "_collect"),
             ("hand out", self.core._admission, "hand_out"),
+            ("read", self.core._forward, "read"),
             ("chunks", self.core._forward, "chunks"),
-            ("advance", self.core._forward, "advance"),
+            ("launch", self.core._forward, "launch"),
             ("submit copies", self.core, "_submit_copies"),
         ):
             setattr(owner, attribute, self.watch.wrap(name, getattr(owner, attribute)))
