@@ -88,7 +88,7 @@ class Admission:
                 break
             admitted = True
             if waiting.waits and self._forward.in_flight:
-                later = plan.admit[at:]  # one restore a step; they fit, and lack nothing
+                later = plan.admit[at:]  # one restore at a time; they fit, and lack nothing
                 break
         left = {one.id: one.demand for one in view.waiting if one.id in requests.waiting and one.id not in later}
         self._outlooks.short_blocks = sum(left.values())
