@@ -106,45 +106,7 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-def rotated_decode(
-    states: Tensor,
-    head_norm: Tensor | None,
-    rotary: Tensor,
-    pool: Tensor,
-    layer: int,
-    write_slots: Tensor,
-    key_lengths: Tensor,
-    tables: Tensor,
-    heads: int,
-    scale: float,
-    eps: float,
-    window: int,
-) -> Tensor:
-    """What :func:`.rotated.rotated_decode` describes, by the decode kernel."""
-    sequences, kv_heads, head_dim = states.shape[0], pool.shape[3], pool.shape[5]
-    by_head = states.view(sequences, heads + 2 * kv_heads, head_dim)
-    query, key, value = torch.split(by_head, [heads, kv_heads, kv_heads], dim=1)
-    most_keys = tables.shape[1] * pool.shape[4]
-    tiles = decode_tiles(target_of(states.device), head_dim, states.element_size(), sequences, kv_heads, most_keys)
-    return triton_decode.decode(
-        query,
-        key,
-        value,
-        pool,
-        layer,
-        write_slots,
-        key_lengths,
-        tables,
-        scale,
-        window,
-        tiles,
-        rotary.contiguous(),
-        None if head_norm is None else head_norm.contiguous(),
-        eps,
-    )
-
-
-def rotated_prefill(
+def rotated_attention(
     states: Tensor,
     head_norm: Tensor | None,
     rotary: Tensor,
@@ -157,12 +119,21 @@ def rotated_prefill(
     heads: int,
     scale: float,
     eps: float,
+    decode: bool,
     window: int,
 ) -> Tensor:
-    """What :func:`.rotated.rotated_prefill` describes, of steps that are no whole prompt."""
-    norm = None if head_norm is None else head_norm.contiguous()
-    query = triton_write.rotate_and_write(states, norm, rotary.contiguous(), pool, layer, write_slots, heads, eps)
-    return _prefill(query, pool, layer, query_starts, key_lengths, tables, scale, window)
+    """What :func:`.rotated.rotated_attention` describes, of steps that are no whole prompt."""
+    norm, rotary = None if head_norm is None else head_norm.contiguous(), rotary.contiguous()
+    if not decode:
+        query = triton_write.rotate_and_write(states, norm, rotary, pool, layer, write_slots, heads, eps)
+        return _prefill(query, pool, layer, query_starts, key_lengths, tables, scale, window)
+    sequences, kv_heads, head_dim = states.shape[0], pool.shape[3], pool.shape[5]
+    by_head = states.view(sequences, heads + 2 * kv_heads, head_dim)
+    query, key, value = torch.split(by_head, [heads, kv_heads, kv_heads], dim=1)
+    most_keys = tables.shape[1] * pool.shape[4]
+    tiles = decode_tiles(target_of(states.device), head_dim, states.element_size(), sequences, kv_heads, most_keys)
+    step = (write_slots, key_lengths, tables, scale, window)
+    return triton_decode.decode(query, key, value, pool, layer, *step, tiles, rotary, norm, eps)
 
 
 def prepare(

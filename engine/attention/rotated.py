@@ -1,7 +1,7 @@
-"""Attention from the raw projection as torch operators: norm and rotation of the heads, KV write and attention.
+"""Attention from the raw projection as one torch operator: norm and rotation of the heads, KV write and attention.
 
-``torch.ops.kvtrace.rotated_decode`` and ``rotated_prefill`` save the pass over query and key in between, for decoders that
-have merged q, k and v. The CPU runs the two operators one after the other, which is the reference.
+``torch.ops.kvtrace.rotated_attention`` saves the pass over query and key in between, for decoders that have merged q, k and
+v. The CPU runs the two operators one after the other, which is the reference.
 """
 
 from __future__ import annotations
@@ -14,112 +14,13 @@ from torch import Tensor
 from .ops import paged_attention
 
 _SCHEMA: Final = (
-    "(Tensor states, Tensor? head_norm, Tensor rotary, Tensor(a!) pool, int layer, Tensor write_slots, "
-    "Tensor key_lengths, Tensor tables, int heads, float scale, float eps, int window=0) -> Tensor"
-)
-_PREFILL_SCHEMA: Final = (
     "(Tensor states, Tensor? head_norm, Tensor rotary, Tensor(a!) pool, int layer, Tensor write_slots, Tensor query_starts, "
-    "Tensor key_lengths, Tensor tables, int heads, float scale, float eps, int window=0, bool whole=False) -> Tensor"
+    "Tensor key_lengths, Tensor tables, int heads, float scale, float eps, bool decode, int window=0, bool whole=False) -> Tensor"
 )
 
 
-@torch.library.custom_op("kvtrace::rotated_decode", mutates_args={"pool"}, device_types="cpu", schema=_SCHEMA)
-def rotated_decode(
-    states: Tensor,
-    head_norm: Tensor | None,
-    rotary: Tensor,
-    pool: Tensor,
-    layer: int,
-    write_slots: Tensor,
-    key_lengths: Tensor,
-    tables: Tensor,
-    heads: int,
-    scale: float,
-    eps: float,
-    window: int = 0,
-) -> Tensor:
-    """One step of decoding, one query a sequence, from the merged projection.
-
-    Args:
-        states: ``[sequences, (heads + 2 kv_heads) * head_dim]``: heads of q, then of k, then of v; rows may be further
-            apart.
-        head_norm: ``[heads + kv_heads, head_dim]``, the norms' weights; ``None`` where heads are not normed.
-        rotary: ``[sequences, 2, head_dim / 2]``, cosine and sine of each sequence's position.
-        pool: as in :func:`.ops.paged_attention`, like the following.
-        layer: which layer of the pool.
-        write_slots: where each sequence's KV goes.
-        key_lengths: keys of each sequence.
-        tables: the blocks of each sequence.
-        heads: query heads.
-        scale: factor on the scores.
-        eps: of the norms.
-        window: how many positions a query sees.
-
-    Returns:
-        ``[sequences, heads, head_dim]``, contiguous.
-    """
-    starts = torch.arange(states.shape[0] + 1, dtype=torch.int32)
-    query, key, value = _apart(states, head_norm, rotary, heads, pool, eps)
-    step = (write_slots, starts, key_lengths, tables)
-    output: Tensor = paged_attention(query, key, value, pool, layer, *step, scale, True, window)
-    return output
-
-
-@rotated_decode.register_fake
-def _shape_only(
-    states: Tensor,
-    head_norm: Tensor | None,
-    rotary: Tensor,
-    pool: Tensor,
-    layer: int,
-    write_slots: Tensor,
-    key_lengths: Tensor,
-    tables: Tensor,
-    heads: int,
-    scale: float,
-    eps: float,
-    window: int = 0,
-) -> Tensor:
-    return states.new_empty((states.shape[0], heads, pool.shape[5]))
-
-
-@rotated_decode.register_kernel("cuda")
-def _on_gpu(
-    states: Tensor,
-    head_norm: Tensor | None,
-    rotary: Tensor,
-    pool: Tensor,
-    layer: int,
-    write_slots: Tensor,
-    key_lengths: Tensor,
-    tables: Tensor,
-    heads: int,
-    scale: float,
-    eps: float,
-    window: int = 0,
-) -> Tensor:
-    # Triton comes with the GPU builds of torch and is not there for the CPU.
-    from . import gpu
-
-    with torch.cuda.device(states.device):
-        return gpu.rotated_decode(
-            states,
-            head_norm,
-            rotary,
-            pool,
-            layer,
-            write_slots,
-            key_lengths,
-            tables,
-            heads,
-            scale,
-            eps,
-            window,
-        )
-
-
-@torch.library.custom_op("kvtrace::rotated_prefill", mutates_args={"pool"}, device_types="cpu", schema=_PREFILL_SCHEMA)
-def rotated_prefill(
+@torch.library.custom_op("kvtrace::rotated_attention", mutates_args={"pool"}, device_types="cpu", schema=_SCHEMA)
+def rotated_attention(
     states: Tensor,
     head_norm: Tensor | None,
     rotary: Tensor,
@@ -132,14 +33,15 @@ def rotated_prefill(
     heads: int,
     scale: float,
     eps: float,
+    decode: bool,
     window: int = 0,
     whole: bool = False,
 ) -> Tensor:
-    """Any other step, from the merged projection.
+    """A packed step from the merged projection.
 
     Args:
-        states: ``[tokens, (heads + 2 kv_heads) * head_dim]``, as in :func:`rotated_decode`, like the following.
-        head_norm: the norms' weights.
+        states: ``[tokens, (heads + 2 kv_heads) * head_dim]``: heads of q, then of k, then of v; rows may be further apart.
+        head_norm: ``[heads + kv_heads, head_dim]``, the norms' weights; ``None`` where heads are not normed.
         rotary: ``[tokens, 2, head_dim / 2]``, cosine and sine of each token's position.
         pool: as in :func:`.ops.paged_attention`, like all others but ``heads`` and ``eps``.
         layer: which layer of the pool.
@@ -150,6 +52,7 @@ def rotated_prefill(
         heads: query heads.
         scale: factor on the scores.
         eps: of the norms.
+        decode: every sequence has exactly one query.
         window: how many positions a query sees.
         whole: the step is one sequence from its first position on.
 
@@ -158,12 +61,12 @@ def rotated_prefill(
     """
     query, key, value = _apart(states, head_norm, rotary, heads, pool, eps)
     step = (write_slots, query_starts, key_lengths, tables)
-    output: Tensor = paged_attention(query, key, value, pool, layer, *step, scale, False, window, whole)
+    output: Tensor = paged_attention(query, key, value, pool, layer, *step, scale, decode, window, whole)
     return output
 
 
-@rotated_prefill.register_fake
-def _prefill_shape_only(
+@rotated_attention.register_fake
+def _shape_only(
     states: Tensor,
     head_norm: Tensor | None,
     rotary: Tensor,
@@ -176,14 +79,15 @@ def _prefill_shape_only(
     heads: int,
     scale: float,
     eps: float,
+    decode: bool,
     window: int = 0,
     whole: bool = False,
 ) -> Tensor:
     return states.new_empty((states.shape[0], heads, pool.shape[5]))
 
 
-@rotated_prefill.register_kernel("cuda")
-def _prefill_on_gpu(
+@rotated_attention.register_kernel("cuda")
+def _on_gpu(
     states: Tensor,
     head_norm: Tensor | None,
     rotary: Tensor,
@@ -196,17 +100,19 @@ def _prefill_on_gpu(
     heads: int,
     scale: float,
     eps: float,
+    decode: bool,
     window: int = 0,
     whole: bool = False,
 ) -> Tensor:
+    # Triton comes with the GPU builds of torch and is not there for the CPU.
     from . import gpu
 
     step = (write_slots, query_starts, key_lengths, tables)
     with torch.cuda.device(states.device):
         if whole:  # may be computed without the pool, from keys that lie beside the queries
             apart = _apart(states, head_norm, rotary, heads, pool, eps)
-            return gpu.paged_attention(*apart, pool, layer, *step, scale, False, window, whole)
-        return gpu.rotated_prefill(states, head_norm, rotary, pool, layer, *step, heads, scale, eps, window)
+            return gpu.paged_attention(*apart, pool, layer, *step, scale, decode, window, whole)
+        return gpu.rotated_attention(states, head_norm, rotary, pool, layer, *step, heads, scale, eps, decode, window)
 
 
 def _apart(

@@ -259,7 +259,7 @@ def decode(
 ) -> Tensor:
     """One step of decoding: writes each sequence's KV and attends; arguments as in :func:`.ops.paged_attention`.
 
-    With ``rotary``, query and key are normed and rotated first: see :func:`.rotated.rotated_decode`.
+    With ``rotary``, query and key are normed and rotated first: see :func:`.rotated.rotated_attention`.
     Launches on one device must follow each other (one stream): with ``tiles.join`` they share the counters.
     """
     output = query.new_empty(query.shape)

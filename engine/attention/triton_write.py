@@ -147,7 +147,7 @@ def rotate_and_write(
 ) -> Tensor:
     """The normed and rotated queries ``[tokens, heads, head_dim]``; key, rotated too, and value go to the pool.
 
-    Arguments as in :func:`.rotated.rotated_prefill`; ``head_norm`` and ``rotary`` are contiguous.
+    Arguments as in :func:`.rotated.rotated_attention`; ``head_norm`` and ``rotary`` are contiguous.
     """
     tokens, kv_heads, head_dim = states.shape[0], pool.shape[3], pool.shape[5]
     query = states.new_empty((tokens, heads, head_dim))

@@ -177,23 +177,7 @@ def _attend(
     window: int,
 ) -> Tensor:
     """Attention of merged q, k and v ``[tokens, (heads + 2 kv_heads) * head_dim]``: ``[tokens, heads * head_dim]``."""
-    if step.decode:
-        decoded: Tensor = torch.ops.kvtrace.rotated_decode(
-            states,
-            weights.head_norm,
-            rotary,
-            pool,
-            0,
-            step.write_slots,
-            step.key_lengths,
-            step.tables,
-            shape.heads,
-            shape.scale,
-            shape.eps,
-            window,
-        )
-        return decoded.flatten(1)
-    attended: Tensor = torch.ops.kvtrace.rotated_prefill(
+    attended: Tensor = torch.ops.kvtrace.rotated_attention(
         states,
         weights.head_norm,
         rotary,
@@ -206,6 +190,7 @@ def _attend(
         shape.heads,
         shape.scale,
         shape.eps,
+        step.decode,
         window,
         step.whole,
     )

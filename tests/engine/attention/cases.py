@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kvtrace.engine.attention import ops
-from kvtrace.engine.attention.rotated import rotated_decode, rotated_prefill
+from kvtrace.engine.attention.rotated import rotated_attention
 
 BLOCK_TOKENS = 16
 LAYERS = 2
@@ -132,9 +132,7 @@ def check(case: Case, step: Step, attend: Attend, tolerance: float) -> None:
 
 
 def check_rotated(case: Case, step: Step, normed: bool, attend: Attend, tolerance: float) -> None:
-    """``attend`` does what norm, rotation and plain attention do in turn.
-
-    Its signature is that of :func:`rotated_decode` where all of ``case`` decodes, else that of :func:`rotated_prefill`.
+    """``attend``, called as :func:`rotated_attention` is, does what norm, rotation and plain attention do in turn.
 
     Raises:
         AssertionError: it does not.
@@ -144,15 +142,13 @@ def check_rotated(case: Case, step: Step, normed: bool, attend: Attend, toleranc
     states = torch.cat((step.query, step.key, step.value), 1).flatten(1)
     rotary = torch.randn(len(states), 2, case.head_dim // 2, generator=generator).to(states)
     norm = torch.randn(both, case.head_dim, generator=generator).to(states) if normed else None
-    starts = () if case.decode else (step.query_starts,)
-    reference = rotated_decode if case.decode else rotated_prefill
-    sequences = (step.key_lengths, step.tables)
-    places = (LAYER, step.write_slots, *starts, *sequences, case.heads, step.scale, 1e-6, case.window)
+    sequences = (step.query_starts, step.key_lengths, step.tables)
+    places = (LAYER, step.write_slots, *sequences, case.heads, step.scale, 1e-6, case.decode, case.window)
     pool, expected_pool = step.pool.clone(), step.pool.cpu().float()
     found = attend(states, norm, rotary, pool, *places)
     at_home = [place.cpu() if isinstance(place, Tensor) else place for place in places]
     exact_norm = None if norm is None else norm.cpu().float()
-    expected = reference(states.cpu().float(), exact_norm, rotary.cpu().float(), expected_pool, *at_home)
+    expected = rotated_attention(states.cpu().float(), exact_norm, rotary.cpu().float(), expected_pool, *at_home)
     torch.testing.assert_close(found.float().cpu(), expected, rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(pool.float().cpu(), expected_pool, rtol=tolerance, atol=tolerance, equal_nan=True)
 

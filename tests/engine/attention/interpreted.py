@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kvtrace.engine.attention import triton_decode, triton_prefill, triton_write
-from kvtrace.engine.attention.tiles import DecodeTiles, PrefillTiles
+from kvtrace.engine.attention import gpu, triton_decode, triton_prefill, triton_write
+from kvtrace.engine.attention.tiles import DecodeTiles, PrefillTiles, Target
 
 from .cases import (
     Attend,
@@ -45,6 +45,8 @@ PREFILL: Final = (
     PrefillTiles(128, 64, 8, 1),
     PrefillTiles(64, 32, 4, 1, splits=3, join=True),
 )
+
+TARGETS: Final = (Target("sm_90", 4), Target("gfx1201", 3))  # with few processors, so that keys are divided
 
 
 def by_decode(tiles: DecodeTiles) -> Attend:
@@ -74,21 +76,15 @@ def by_prefill(tiles: PrefillTiles, beside: DecodeTiles | None = None) -> Attend
     return attend
 
 
-def by_rotated(decode: DecodeTiles, tiles: PrefillTiles) -> Attend:
-    """The ops from the raw projection: by the decode kernel, or by those that rotate, write and prefill."""
+def by_gpu(target: Target, attend: Attend) -> Attend:
+    """An entrance of :mod:`kvtrace.engine.attention.gpu` as it is, with the tiles that its tables have for ``target``."""
 
-    def attend(states: Tensor, norm: Tensor | None, rotary: Tensor, pool: Tensor, layer: int, *step: Any) -> Tensor:
-        slots, *starts, lengths, tables, heads, scale, eps, window = step
-        if starts:
-            turned = triton_write.rotate_and_write(states, norm, rotary, pool, layer, slots, heads, eps)
-            return triton_prefill.prefill(turned, pool, layer, starts[0], lengths, tables, scale, window, tiles)
-        kv_heads, head_dim = pool.shape[3], pool.shape[5]
-        by_head = states.view(len(states), -1, head_dim)
-        query, key, value = torch.split(by_head, [heads, kv_heads, kv_heads], dim=1)
-        places = (slots, lengths, tables, scale, window)
-        return triton_decode.decode(query, key, value, pool, layer, *places, decode, rotary, norm, eps)
+    def on_target(*arguments: Any) -> Tensor:
+        gpu.target_of = lambda device: target  # type: ignore[assignment]  # this process is the interpreter's alone
+        torch.cuda.is_current_stream_capturing = lambda: False
+        return attend(*arguments)
 
-    return attend
+    return on_target
 
 
 QUERIES_OF_KEYS: Final = st.integers(1, 70).flatmap(
@@ -124,7 +120,8 @@ def any_rotated_prefill(
 ) -> None:
     """Rotation and KV write by one kernel are what the reference computes in two."""
     case = Case(sequences, *heads, window, unwritten=(0,) if unwritten else (), extra_tokens=1)
-    check_rotated(case, build(case, 6, "cpu", torch.float32), normed, by_rotated(DECODE[0], PREFILL[0]), 1e-4)
+    for target in TARGETS:
+        check_rotated(case, build(case, 6, "cpu", torch.float32), normed, by_gpu(target, gpu.rotated_attention), 1e-4)
 
 
 KEYS: Final = st.sampled_from([0, 1, 2, 16, 17, 32, 33, 64, 65, 130])
@@ -176,12 +173,16 @@ def planned() -> dict[str, Callable[[], None]]:
         for splits in (3, 4):  # which become 1 and 2 in all of these
             yielding = replace(PREFILL[3], splits=splits, yields=1)
             add(f"beside-yielding-{splits}", case, by_prefill(yielding, DECODE[2]))
+        for target in TARGETS:
+            add(f"beside-{target.architecture}", case, by_gpu(target, gpu.paged_attention))
     half = Case(((1, 33), (1, 0), (1, 70), (1, 1)), 8, 2, 128)
     add("decode-float16", half, by_decode(DECODE[2]), torch.float16, 4e-3)
     add("prefill-float16", half, by_prefill(PREFILL[1]), torch.float16, 4e-3)
     for case, normed in rotated_cases():
         step = build(case, 3, "cpu", torch.float32)
-        tests[f"rotated-{case}"] = partial(check_rotated, case, step, normed, by_rotated(DECODE[1], PREFILL[0]), 1e-4)
+        for target in TARGETS:
+            attend = by_gpu(target, gpu.rotated_attention)
+            tests[f"rotated-{target.architecture}-{case}"] = partial(check_rotated, case, step, normed, attend, 1e-4)
     return tests
 
 
