@@ -283,7 +283,7 @@ def on_device(steps: Sequence[dict[str, Any]]) -> list[str]:
     for kind, each in sorted(taken.items(), key=lambda item: -sum(item[1])):
         p90 = sorted(each)[min(len(each) - 1, int(0.9 * len(each)))]
         lines.append(
-            f"  {kind:<44} {len(each):6} steps, median {statistics.median(each):6.2f} ms, p90 {p90:6.2f}, "
+            f"  {kind:<50} {len(each):6} steps, median {statistics.median(each):6.2f} ms, p90 {p90:6.2f}, "
             f"{sum(each) / whole_ms:6.1%} of the time"
         )
     return lines

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -101,6 +102,40 @@ def test_the_report_tells_a_signal_after_its_request_and_a_restore_whose_step_ca
         | {"launched": 13, "first token": 20}
     ]
     assert script.late(notes) == (2, 1, 14.0)
+
+
+def test_the_report_tells_how_long_steps_took_on_the_device_and_for_how_long_it_had_none(script: ModuleType) -> None:
+    def step(
+        begins_ms: float, ends_ms: float, prompts: list[tuple[int, int]], *, waits: bool = False
+    ) -> dict[str, Any]:
+        return {"begins_ms": begins_ms, "ends_ms": ends_ms, "decoding": 7, "prompts": prompts, "waits": waits}
+
+    pause_ms = 1000.0
+    steps = [
+        step(0.0, 6.0, []),
+        step(5.9, 16.0, [(3000, 249)]),  # begun, by its event, while the one before was under way
+        step(20.0, 26.0, []),  # four milliseconds late
+        step(26.0 + pause_ms, 36.0 + pause_ms, [(6000, 100), (0, 1)], waits=True),  # nobody wanted anything before
+    ]
+    assert script.on_device(steps) == [
+        "4 steps on the device in 0.0 s, for 11.1% of which it had none",
+        "  7 decoding                                              2 steps, median   6.00 ms, p90   6.00,  33.3% of the time",
+        "  7 decoding + up to 256 of prompts                       1 steps, median  10.00 ms, p90  10.00,  27.8% of the time",
+        "  7 decoding + up to 128 of prompts, waits for KV         1 steps, median  10.00 ms, p90  10.00,  27.8% of the time",
+    ]
+    assert script.on_device([]) == []
+
+
+def test_the_report_tells_how_much_of_a_call_its_thread_had_a_processor(script: ModuleType) -> None:
+    ms = 1_000_000
+    notes = [
+        ("hand out", 0, 4 * ms, {"worked_ns": 1 * ms}),
+        ("hand out", 10 * ms, 30 * ms, {"worked_ns": 5 * ms}),
+        ("publish", 5 * ms, 6 * ms, {"worked_ns": 1 * ms}),
+    ]
+    _, hand_out, publish = script.calls(notes)
+    assert hand_out.split() == ["hand", "out", "2", "x", "12.00", "20.00", "24", "6"]
+    assert publish.split() == ["publish", "1", "x", "1.00", "1.00", "1", "1"]
 
 
 def wait_for(url: str, server: subprocess.Popen[bytes]) -> None:

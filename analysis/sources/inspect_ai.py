@@ -71,6 +71,7 @@ def _archived(path: Path, notes: Notes) -> Iterator[tuple[dict[str, Any], str]]:
                 continue
             try:
                 content = archive.read(member)
+            # zipfile has NotImplementedError for a compression that it does not know.
             except (archives.BadZipFile, NotImplementedError, EOFError, ValueError) as error:
                 notes.skip(0, f"{member} cannot be unpacked ({error}); convert it: inspect log convert --to json")
                 continue
