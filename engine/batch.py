@@ -44,7 +44,7 @@ class Pending(Protocol):
         ...
 
     def tokens(self) -> dict[int, int]:
-        """Wait for the step: the sampled token id of each chunk that asked for one, by sequence id."""
+        """Wait for the step, whether it samples or not: the token id of each chunk that asked for one, by sequence id."""
         ...
 
 

@@ -72,7 +72,7 @@ class Forward:
 
     ``on_launch`` hears of every step that was launched. ``mark`` gives the mover's mark of this point of the device's work,
     and ``written`` is the one taken after the step that was read last: what is in the cache was written before it.
-    ``settled`` is the newest launch that is known to be over, with its mark: reading a step waits for its tokens alone.
+    ``settled`` is that launch's number, with its mark: it and all before it are known to be over.
     ``fence`` and ``wait`` are the mover's, and ``collect`` takes the copies that ended off the books.
     ``meanwhile`` is called, for at most so many seconds, again and again while :meth:`read` waits for a step: what it does to
     requests and agents is found when that is read. ``on_tokens`` hears of new output before anything else is done about it.
@@ -215,8 +215,7 @@ class Forward:
             self._fail(self._valid(flight), error, outcome)
             return outcome
         self.written = flight.mark
-        if sampled:
-            self.settled = flight.number, flight.mark
+        self.settled = flight.number, flight.mark
         chunks, running = self._valid(flight), self._requests.running
         sampled = {one.sequence_id: sampled[one.sequence_id] for one in chunks if one.sequence_id in sampled}
         self.on_tokens({number: token for number, token in sampled.items() if not _stops(running[number], token)})
@@ -231,10 +230,7 @@ class Forward:
         return self._accept(sampled)
 
     def _arrives(self, flight: _Flight) -> bool:
-        """Whether it waits for copies that are not known to be over.
-
-        One that samples nothing could be read before that, but until then nobody can tell whether it counts.
-        """
+        """Whether it waits for copies that are not known to be over: until then nobody can tell whether it counts."""
         running = self._requests.running
         return flight.early and any(running[chunk.sequence_id].waits for chunk in self._valid(flight))
 

@@ -56,7 +56,7 @@ class _Chosen(NamedTuple):
 
 
 class _Read:
-    """A place on the host for sampled ids, with the event that says they have come."""
+    """A place on the host for a step's sampled ids, with the event that says they have come, or that a step without any is over."""
 
     def __init__(self, rows: int, device: torch.device) -> None:
         pinned = device.type == "cuda"
@@ -74,9 +74,9 @@ class _Launched:
         self._tokens: dict[int, int] | None = None
 
     def done(self) -> bool:
-        """Whether the sampled ids have come."""
+        """Whether the step is over, and its sampled ids have come."""
         event = self._read.event
-        if not self._rows or self._tokens is not None or event is None:
+        if self._tokens is not None or event is None:
             return True
         over: bool = event.query()  # type: ignore[no-untyped-call]
         return over
@@ -190,19 +190,18 @@ class LeanRunner:
             return _Launched({}, read)
         if all(len(chunk.tokens) == 1 for chunk in chunks):
             rows = {chunk.sequence_id: row for row, chunk in enumerate(chunks) if chunk.sample}
-            chosen: _Chosen | None = self._launch_decode(chunks, before, arrivals)
+            chosen = self._launch_decode(chunks, before, arrivals)
             sampling = [(row, chunk) for row, chunk in enumerate(chunks) if chunk.sample]
         else:
             sampling = list(enumerate(chunk for chunk in chunks if chunk.sample))
             rows = {chunk.sequence_id: row for row, chunk in sampling}
             chosen = self._launch_prefill(chunks, before, arrivals)
-        if chosen is None or not rows:
-            return _Launched({}, read)
-        self._choose(chosen, sampling)
+        if rows:
+            self._choose(chosen, sampling)
+            self._copy(read.ids, self._before)
         self._rows = rows
         launched = _Launched(rows, read)
         read.holder = launched
-        self._copy(read.ids, self._before)
         if read.event is not None:
             read.event.record()
         return launched
@@ -288,20 +287,18 @@ class LeanRunner:
 
     def _launch_prefill(
         self, chunks: Sequence[Chunk], before: dict[int, int], arrivals: Sequence[Fence] = ()
-    ) -> _Chosen | None:
+    ) -> _Chosen:
         layout = self._prefill_layout(sum(len(chunk.tokens) for chunk in chunks))
         # The inputs wait for nothing that arrives.
         self._inputs.fill(layout, chunks, before)
         join: Before = partial(self._join, arrivals)
         graph = self._prefill_graphs.get(layout.tokens)
         if graph is not None:
-            chosen = graph.replay(join)
-        else:
-            # Attention may take the keys straight from the projections where they are all there is (padding comes
-            # last, so no query looks there). Steps of the captured sizes do the same with graphs or without.
-            whole = len(chunks) == 1 and chunks[0].start == 0 and layout.tokens not in self._sizes
-            chosen = run_pieces(self._prefill(self._inputs.views(layout), whole=whole), join)
-        return chosen if any(chunk.sample for chunk in chunks) else None
+            return graph.replay(join)
+        # Attention may take the keys straight from the projections where they are all there is (padding comes
+        # last, so no query looks there). Steps of the captured sizes do the same with graphs or without.
+        whole = len(chunks) == 1 and chunks[0].start == 0 and layout.tokens not in self._sizes
+        return run_pieces(self._prefill(self._inputs.views(layout), whole=whole), join)
 
     def _prefill(self, views: StepViews, *, whole: bool) -> Pieces[_Chosen]:
         """The kernels of a step of prefill, from the inputs' fixed place to :attr:`_before`, part by part of the blocks."""

@@ -100,8 +100,8 @@ class TieredCache:
         while (piece := self._next_piece(sequence)) is not None:
             at, row = divmod(sequence.computed, self.block_tokens)
             if piece.device is None:
-                # Steps that were launched write there, and one that samples nothing may still run when it was read.
-                self.placement.device.blocks[sequence.table[at]].used = self.placement.device.launches
+                # Its own steps wrote there.
+                self.placement.device.blocks[sequence.table[at]].used = sequence.last_launch
                 copies += self.placement.start_in([piece], [sequence.table[at]], urgent=True)
             else:
                 self.placement.device.take([piece.device])

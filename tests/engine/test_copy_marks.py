@@ -104,12 +104,12 @@ def test_a_copy_in_does_not_wait_for_a_step_behind_the_one_that_may_write_its_ta
     check_answer(request)
 
 
-def test_reading_a_step_that_samples_nothing_does_not_tell_that_the_device_is_done_with_it() -> None:
+def test_a_step_that_samples_nothing_is_over_on_the_device_when_it_was_read() -> None:
     world = World(device_blocks=24, pipelined=True, step_tokens=32)
     request = world.submit("a", tokens(100), 4)
     world.step(3)
-    assert (world.device.launched, world.core._forward.settled[0]) == (4, 0)
-    assert world.core._forward.written == 2
+    assert (world.device.launched, world.device.executed) == (4, 2)
+    assert (world.core._forward.settled[0], world.core._forward.written) == (2, 2)
     world.run()
     check_answer(request)
     assert world.core._forward.settled[0] == world.device.launched

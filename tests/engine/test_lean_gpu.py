@@ -56,7 +56,6 @@ def test_bfloat16_logits_are_near_those_of_float32(family: str) -> None:
     wanted = random_model(family)(torch.tensor([prompt])).logits[0, -2:]
     own = on_gpu(family, torch.bfloat16)(torch.tensor([prompt], device="cuda")).logits[0, -2:].float().cpu()
     chosen = runner._launch_prefill([Chunk(0, prompt[:-1], 0, (3, 1, 2), 0, True, GREEDY, 0, 0)], {})
-    assert chosen is not None
     prefilled = chosen.logits[0].float().cpu()
     decoded = runner._launch_decode([Chunk(0, prompt[-1:], 39, (3, 1, 2), 0, True, GREEDY, 0, 0)], {}).logits[0]
     for found, reference, theirs in zip((prefilled, decoded.float().cpu()), wanted, own, strict=True):
@@ -193,6 +192,18 @@ def test_a_model_decodes_by_skinny_products_as_without() -> None:
         logits.append(runner._launch_decode(step, {}).logits[:5].float())
     assert layer_tilings("sm_90", 132, 5, TINY) is not None
     torch.testing.assert_close(logits[0], logits[1], rtol=0.05, atol=0.02 * float(logits[0].std()))
+
+
+@torch.inference_mode()
+def test_a_step_that_samples_nothing_is_over_when_the_device_has_done_it() -> None:
+    runner = gpu_runner("qwen3", torch.float32)
+    runner.run([Chunk(0, tuple(range(32)), 0, (3, 1, 2), 0, False, GREEDY, 0, 0)])
+    torch.cuda._sleep(2_000_000_000)  # type: ignore[no-untyped-call]  # a second
+    prompt = runner.launch([Chunk(0, tuple(range(32, 40)), 32, (3, 1, 2), 0, False, GREEDY, 0, 0)])
+    assert not prompt.done()
+    assert prompt.tokens() == {}
+    assert prompt.done()
+    assert torch.cuda.current_stream().query()
 
 
 def test_an_engine_on_a_gpu_parks_and_returns_agents_without_changing_a_token() -> None:

@@ -47,8 +47,7 @@ class PartsLaunch:
         return self._over.query()
 
     def tokens(self) -> dict[int, int]:
-        if any(chunk.sample for chunk in self._chunks):
-            self._over.synchronize()
+        self._over.synchronize()
         return dict(self.results)
 
     def _carry_out(self, part: int) -> None:

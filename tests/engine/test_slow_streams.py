@@ -49,8 +49,7 @@ class Launch:
         return self._over.query()
 
     def tokens(self) -> dict[int, int]:
-        if any(chunk.sample for chunk in self._chunks):  # else there is nothing to wait for
-            self._over.synchronize()
+        self._over.synchronize()
         return dict(self.results)
 
     def _carry_out(self) -> None:
