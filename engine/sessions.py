@@ -243,6 +243,10 @@ class Sessions:
                 expired.append(Transition(agent, Moment.EXPIRED, session.tool))
         return expired
 
+    def waiting_agents(self) -> set[str]:
+        """The agents with an open call."""
+        return {agent for agent, _ in self._heard}
+
     def blocked_agents(self) -> set[str]:
         """The agents that wait for a tool, and are expected back."""
         return {agent for agent, _ in self._heard if not self.agents[agent].gone}

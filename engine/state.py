@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from .blocks import Owner
@@ -18,8 +19,14 @@ from .tiers import TieredCache
 _FRESH_NS: Final = 200_000_000
 """For so long a record stands where nothing but the time has changed."""
 
+_LOOKED_AT: Final = 64
+"""So many agents that are not at work are looked at each time, or an eighth of all where that is more."""
+
 _TURN: Final = 16
-"""So many records are made again at once because they are old, or an eighth of all where that is more."""
+"""So many records of agents that rest are made again at once because they are old, and of those that wait, or an eighth of these."""
+
+Moving = tuple[Container[str], Container[str]]
+"""The agents whose KV is being parked, and those whose KV is being restored."""
 
 
 class _Known(NamedTuple):
@@ -81,8 +88,9 @@ def tiers(cache: TieredCache, info: EngineInfo, block_bytes: int) -> Tiers:
 class AgentRecords:
     """The agents' records, in the order of their newest requests.
 
-    Most of a snapshot's time goes into them, and most agents do nothing: where a moment's delay does not matter, records are
-    made anew where anything but the time has changed, and otherwise when it is their turn.
+    Most of a snapshot's time goes into them, and most agents do nothing: a server that runs for long knows thousands that are
+    done. Where a moment's delay does not matter, agents at work are looked at each time and the others in turn, and a record
+    is made anew where anything but the time has changed, or where it is among the oldest of those that were looked at.
     """
 
     def __init__(
@@ -99,37 +107,60 @@ class AgentRecords:
         self._events = events
         self._block_bytes = geometry.block_bytes
         self._known: dict[str, _Known] = {}
+        self._at_work: set[str] = set()
+        self._in_turn: list[str] = []
+        self._seen_ns = 0
 
     def at(self, now_ns: int, *, whole: bool) -> tuple[AgentRecord, ...]:
         """All records; with ``whole`` each as of this instant, else some tenths of a second may have passed for the idle."""
-        parking, restoring = self._events.under_way(EventKind.PARK), self._events.under_way(EventKind.RESTORE)
-        known, self._known = self._known, {}
-        old: list[tuple[int, str]] = []
-        for agent, session in self._sessions.agents.items():
-            at_work = (agent in parking, agent in restoring)
-            stamp = (*at_work, session.state, session.since_ns, session.parks, session.restores, *self._places(agent))
-            one = known.get(agent)
+        agents = self._sessions.agents
+        moving = self._events.under_way(EventKind.PARK), self._events.under_way(EventKind.RESTORE)
+        at_work = {*self._live, *self._sessions.waiting_agents(), *moving[0], *moving[1]}
+        # Who was at work last time or has had a request since then may be through with it by now.
+        looked_at = agents if whole else at_work.union(self._at_work, self._newest(), self._next_in_turn())
+        old: dict[bool, list[tuple[int, str]]] = {True: [], False: []}
+        for agent in looked_at:
+            if (session := agents.get(agent)) is None:
+                continue
+            stamp, one = self._stamp(session, moving), self._known.get(agent)
             if whole or one is None or agent in self._live or one.stamp != stamp:
-                one = _Known(stamp, now_ns, self._record(session, *at_work, now_ns))
+                self._known[agent] = _Known(stamp, now_ns, self._record(session, moving, now_ns))
             elif now_ns - one.made_ns > _FRESH_NS:
-                old.append((one.made_ns, agent))
-            self._known[agent] = one
-        turn = max(_TURN, len(self._known) // 8)
-        for _, agent in old if len(old) <= turn else heapq.nsmallest(turn, old):
-            at_work = (agent in parking, agent in restoring)
-            record = self._record(self._sessions.agents[agent], *at_work, now_ns)
-            self._known[agent] = _Known(self._known[agent].stamp, now_ns, record)
-        return tuple([one.record for one in self._known.values()])
+                old[session.blocked].append((one.made_ns, agent))
+        for waiting, some in old.items():
+            for _, agent in heapq.nsmallest(max(_TURN, len(some) // 8 if waiting else 0), some):
+                record = self._record(agents[agent], moving, now_ns)
+                self._known[agent] = _Known(self._known[agent].stamp, now_ns, record)
+        self._at_work, self._seen_ns = at_work, now_ns
+        if len(self._known) > len(agents):  # some were forgotten
+            self._known = {agent: self._known[agent] for agent in agents}
+        return tuple([self._known[agent].record for agent in agents])
 
-    def _places(self, agent: str) -> tuple[object, ...]:
-        """What changes when any of the agent's KV comes to a tier or leaves one."""
-        holding = self._cache.claims.of(agent)
+    def _newest(self) -> Iterator[str]:
+        """The agents that have had a request since the last snapshot."""
+        known, seen_ns = self._known, self._seen_ns
+        newest_first = reversed(self._sessions.agents.values())
+        fresh = takewhile(lambda one: one.request_ns >= seen_ns or one.agent not in known, newest_first)
+        return (session.agent for session in fresh)
+
+    def _next_in_turn(self) -> list[str]:
+        """Some of all agents, at the next call others."""
+        if not self._in_turn:
+            self._in_turn = list(self._sessions.agents)
+        some = max(_LOOKED_AT, len(self._sessions.agents) // 8)
+        taken, self._in_turn = self._in_turn[-some:], self._in_turn[:-some]
+        return taken
+
+    def _stamp(self, session: Session, moving: Moving) -> tuple[object, ...]:
+        """What changes whenever anything in the agent's record does but the time."""
+        agent, holding = session.agent, self._cache.claims.of(session.agent)
+        own = session.state, session.since_ns, session.parks, session.restores, agent in moving[0], agent in moving[1]
         if holding is None:
-            return ()
+            return own
         tail = holding.tail
-        return holding.device, holding.host, holding.alive, tail and tail.device, tail and tail.host
+        return own, holding.device, holding.host, holding.alive, tail and tail.device, tail and tail.host
 
-    def _record(self, session: Session, parking: bool, restoring: bool, now_ns: int) -> AgentRecord:
+    def _record(self, session: Session, moving: Moving, now_ns: int) -> AgentRecord:
         cache, live = self._cache, self._live.get(session.agent, ())
         owner = _holder(session.agent, live, cache)
         residency = cache.residency(owner)
@@ -138,7 +169,7 @@ class AgentRecords:
         context, kept = _context(own, cache.context_tokens(owner), residency.kept_tokens)
         return AgentRecord(
             agent=session.agent,
-            state=_state(session, parking, restoring, residency.device_blocks < residency.blocks),
+            state=_state(session, moving, residency.device_blocks < residency.blocks),
             tool=session.tool if session.blocked else None,
             since_s=(now_ns - session.since_ns) / 1e9,
             context_tokens=context,
@@ -169,7 +200,8 @@ def _context(running: list[Sequence], last: int, last_kept: int) -> tuple[int, i
     return len(longest.tokens) - newest, longest.kv_tokens
 
 
-def _state(session: Session, parking: bool, restoring: bool, parked: bool) -> AgentState:
+def _state(session: Session, moving: Moving, parked: bool) -> AgentState:
+    parking, restoring = (session.agent in agents for agents in moving)
     if session.activity is not None:
         return session.activity
     if session.blocked:

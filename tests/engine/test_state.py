@@ -89,6 +89,37 @@ def test_the_time_in_hasty_snapshots_catches_up_in_turn() -> None:
     assert 0 < counts[0] < counts[1] < counts[2] == len(before)
 
 
+def test_with_many_agents_a_hasty_snapshot_is_right_for_those_at_work_and_soon_for_the_others() -> None:
+    world = World(PolicyMode.SWAP, device_blocks=20, host_blocks=60)
+    for number in range(150):
+        world.ask(f"a{number}", tokens(20, seed=number), max_tokens=2)
+        if number % 10 == 0:
+            world.core.snapshot(whole=False)
+    world.core.snapshot()
+    world.tool_starts("a7")
+    world.ask("a9", tokens(300, seed=99), max_tokens=2)
+    hasty, whole = world.core.snapshot(whole=False).agents, world.core.snapshot().agents
+    assert [one.agent for one in hasty] == [one.agent for one in whole]
+    assert [untimed(one) for one in hasty if one.agent in ("a7", "a9")] == [
+        untimed(one) for one in whole if one.agent in ("a7", "a9")
+    ]
+    world.ask("a9", tokens(300, seed=98), max_tokens=2)
+    for _ in range(9):
+        hasty = world.core.snapshot(whole=False).agents
+    assert [untimed(one) for one in hasty] == [untimed(one) for one in world.core.snapshot().agents]
+
+
+def test_an_agent_is_in_a_hasty_snapshot_though_the_clock_went_back_before_its_request() -> None:
+    world = World(device_blocks=20)
+    agents = [f"a{number}" for number in range(70)]
+    for agent in agents:
+        world.ask(agent, tokens(20), max_tokens=2)
+    world.core.snapshot(whole=False)
+    world.clock.pass_s(-60)
+    world.ask("b", tokens(20, seed=1), max_tokens=2)
+    assert [one.agent for one in world.core.snapshot(whole=False).agents] == [*agents, "b"]
+
+
 def untimed(record: AgentRecord) -> AgentRecord:
     return replace(record, since_s=0.0, b=None, state_seconds={}, tokens_per_s=None)
 
