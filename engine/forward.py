@@ -43,14 +43,14 @@ _LOOK_S: Final = 0.0002
 
 @dataclass(slots=True)
 class Outcome:
-    """What was read: new output tokens by sequence id, and the requests that ended with it."""
+    """What was read: new output tokens, each with its sequence's id, in the order they came, and the requests that ended with it."""
 
-    tokens: dict[int, int] = field(default_factory=dict)
+    tokens: list[tuple[int, int]] = field(default_factory=list)
     finished: list[Sequence] = field(default_factory=list)
 
     def add(self, other: Outcome) -> None:
         """Take over what ``other`` has."""
-        self.tokens |= other.tokens
+        self.tokens += other.tokens
         self.finished += other.finished
 
 
@@ -121,6 +121,14 @@ class Forward:
     def full(self) -> bool:
         """Whether the next step can only be launched when another one was read: it may go on with unread tokens of the newest alone."""
         return len(self._flights) >= (2 if self._config.pipelined else 1)
+
+    @property
+    def due(self) -> bool:
+        """Whether a step is over and unread: the device has the one behind it, and then nothing.
+
+        Never where nobody attends: what a caller's own steps do must not hang on when the device is done.
+        """
+        return self.meanwhile is not None and bool(self._flights) and _over(self._flights[0].pending)
 
     @property
     def wants_reading(self) -> bool:
@@ -358,7 +366,7 @@ class Forward:
             if sequence.usage.output_tokens == sequence.sampling.max_tokens:
                 reasons[number] = "length"
         self._tally.generated_tokens += len(tokens)
-        return Outcome(tokens, self._finish(reasons, now))
+        return Outcome(list(tokens.items()), self._finish(reasons, now))
 
     def _finish(self, reasons: dict[int, str], now_ns: int) -> list[Sequence]:
         finished = [self._requests.running[number] for number in reasons]

@@ -224,7 +224,7 @@ class _Stage:
     def _step(self, heard: dict[int, list[float]]) -> None:
         tokens = self._core.step().tokens
         now = time.perf_counter()
-        for number in tokens:
+        for number, _ in tokens:
             if number in heard:
                 heard[number].append(now)
 

@@ -106,7 +106,7 @@ class Simulation:
         if self.core.has_work():
             self.clock.now_s += self._machine.step_host_ms / 1e3
             result = self.core.step()
-            for number, token in result.tokens.items():
+            for number, token in result.tokens:
                 self._take(number, token)
             for sequence in result.finished:
                 self._end(sequence)

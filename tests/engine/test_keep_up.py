@@ -1,0 +1,125 @@
+"""A step that is over is read, and the next one launched, before anything that takes its time is done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import pairwise
+
+from kvtrace.engine import Engine, LoadedModel
+from kvtrace.engine.config import PolicyMode
+from kvtrace.engine.sequence import Sequence
+
+from .support import BLOCK, World, check_answer, tokens
+from .test_attended import CONFIG, PROMPT, WAIT_S, _free
+from .test_meanwhile import Attended
+from .test_two_in_flight import Order, _busy, _parked
+
+
+def _over(world: World, steps: int = 2) -> None:
+    """So many of the two steps in flight are over, and no others until somebody waits for them."""
+    world.device.drift = lambda: None  # type: ignore[method-assign]
+    world.device.run_to(world.device.launched - 2 + steps)
+
+
+def test_a_step_that_is_over_is_read_and_the_next_one_launched_before_anybody_is_admitted() -> None:
+    world = World(PolicyMode.AUTO, device_blocks=40, pipelined=True)
+    contexts = _parked(world, "a")
+    busy = _busy(world)
+    Attended(world)
+    request = world.submit("a", contexts["a"])
+    _over(world, 1)
+    order = Order(world)
+    world.step()
+    assert order.seen[:3] == ["read", "launch", "admission beside 2"]
+    world.run()
+    for one in (busy, request):
+        check_answer(one)
+
+
+def test_what_was_read_early_is_told_before_another_step_is_waited_for() -> None:
+    world = World(pipelined=True)
+    busy = world.submit("a", tokens(20), 4)
+    world.step(3)
+    attended = Attended(world)
+    while busy.finish_reason is None:
+        _over(world)
+        executed = world.device.executed
+        world.step()
+        assert world.device.executed == executed
+    check_answer(busy)
+    assert attended.told[busy.id] == busy.output_tokens[-len(attended.told[busy.id]) :]
+
+
+def test_tokens_of_one_request_from_two_steps_read_in_one_go_are_all_in_its_result() -> None:
+    world = World(pipelined=True)
+    busy = _busy(world)
+    Attended(world)
+    world.device._late = False  # every step is over as soon as it is launched
+    _over(world)
+    told = world.core.step().tokens
+    assert [number for number, _ in told] == [busy.id] * len(told)
+    assert [token for _, token in told] == busy.tokens[-len(told) :]
+    assert len(told) == 2
+    world.run()
+    check_answer(busy)
+
+
+def test_steps_of_who_does_not_attend_are_the_same_however_fast_the_device_is() -> None:
+    seen = []
+    for fast in (False, True):
+        world = World(PolicyMode.AUTO, device_blocks=40, pipelined=True)
+        contexts = _parked(world, "ab")
+        requests: list[Sequence] = [_busy(world)]
+        order = Order(world)
+        requests += [world.submit(name, context) for name, context in contexts.items()]
+        for _ in range(6):
+            if fast:
+                _over(world)
+            world.mover.wait(1.0)
+            world.step()
+        seen.append(order.seen)
+        world.run()
+        for request in requests:
+            check_answer(request)
+    assert seen[0] == seen[1]
+
+
+def test_a_step_that_is_over_is_left_where_somebody_who_runs_needs_a_block_that_is_not_free() -> None:
+    world = World(PolicyMode.SWAP, device_blocks=8, pipelined=True)
+    world.ask("past", tokens(7 * BLOCK - 3))  # what nobody needs has the rest of the pool
+    busy = world.submit("a", tokens(BLOCK - 6), 40)
+    world.step(2)
+    Attended(world)
+    _over(world, 0)
+    while world.core._forward.has_room(busy):
+        world.step()
+    assert not world.core.cache.placement.device.free
+    _over(world)
+    order = Order(world)
+    world.step()
+    assert order.seen[0] == "admission beside 2"
+    assert len(busy.table) > 1
+    world.run()
+    check_answer(busy)
+
+
+def test_one_of_several_things_that_came_at_once_is_done_and_then_the_device_has_its_next_step(
+    tiny_model: Callable[[str], LoadedModel],
+) -> None:
+    seen: list[str] = []
+
+    def slow() -> None:
+        seen.append("command")
+        time.sleep(0.002)
+
+    with Engine.start(tiny_model("llama"), CONFIG) as engine:
+        engine._core.watch_steps(lambda chunks: seen.append("launch"))
+        stream = engine.submit("a", PROMPT, _free(40))
+        next(iter(stream))
+        with engine._changed:
+            engine._inbox.extend([slow] * 4)
+        assert len(stream.result(WAIT_S).tokens) == 40
+    at = [index for index, what in enumerate(seen) if what == "command"]
+    assert len(at) == 4
+    assert all("launch" in seen[first:second] for first, second in pairwise(at))
