@@ -275,9 +275,12 @@ class Engine:
             self._woken = False
             if self._closing:
                 return False
+            waiting = len(self._inbox)
         until = time.monotonic() + _COMMANDS_S
-        while self._command_taken() and not (time.monotonic() > until and self._core.due):
-            pass
+        for _ in range(waiting):  # and no more, or who sends faster than it is taken would stop all else
+            self._command_taken()
+            if time.monotonic() > until and self._core.due:
+                break
         return True
 
     def _meanwhile(self, timeout_s: float) -> None:

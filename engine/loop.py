@@ -262,11 +262,9 @@ class EngineCore:
 
         Hashing them again would be most of the work of a request whose long context has grown a little.
         """
-        size, holding = self._geometry.block_tokens, self.cache.claims.of(sequence.agent)
-        if holding is None or not holding.keys or shared < size:
-            return []
-        same_root = block_key(sequence.root, sequence.tokens[:size]) == holding.keys[0]
-        return list(holding.keys[: shared // size]) if same_root else []
+        keys = self._past.keys(sequence.agent, shared)
+        same_root = keys and block_key(sequence.root, sequence.tokens[: self._geometry.block_tokens]) == keys[0]
+        return keys if same_root else []
 
     def _refuse_impossible(self, agent: str, prompt: int, sampling: Sampling, now: int) -> None:
         config, most = self._config, prompt + sampling.max_tokens
@@ -301,11 +299,13 @@ class EngineCore:
     def _keep_up(self, outcome: Outcome) -> bool:
         """Read a step that is over, and launch the next one, before anything else is done that takes a while; whether there was one.
 
-        Who waits for a slot is looked at afterwards, and nothing is done where somebody who runs needs a block that is not free.
+        Not where somebody waits for a slot that is free, who is to have a part in the next step, nor where somebody who runs needs a
+        block that is not free.
         """
-        if not (self._forward.full and self._forward.due and self._admission.grow()):
+        forward, admission = self._forward, self._admission
+        if not (forward.full and forward.due) or admission.wanted or not admission.grow():
             return False
-        outcome.add(self._forward.read())
+        outcome.add(forward.read())
         self._launch(outcome)
         return True
 

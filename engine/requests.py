@@ -165,8 +165,9 @@ class Requests:
         self._turn(sequence, SequenceStatus.WAITING, now_ns)
 
     def _release(self, sequence: Sequence, phase: Phase, *, preempted: bool = False) -> None:
-        self._past.context_computed(sequence.agent, sequence.tokens[: sequence.kv_tokens])
+        context = sequence.tokens[: sequence.kv_tokens]
         self._cache.release(sequence, phase, preempted=preempted)
+        self._past.context_computed(sequence.agent, context, sequence.keys)
 
     def _close_wait(self, sequence: Sequence, now_ns: int) -> None:
         if now_ns > sequence.waiting_since_unix_ns:

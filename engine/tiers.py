@@ -100,8 +100,9 @@ class TieredCache:
         while (piece := self._next_piece(sequence)) is not None:
             at, row = divmod(sequence.computed, self.block_tokens)
             if piece.device is None:
-                # Its own steps wrote there.
-                self.placement.device.blocks[sequence.table[at]].used = sequence.last_launch
+                # Its own steps wrote there, and perhaps a later one of somebody who was aborted and had the block before.
+                block = self.placement.device.blocks[sequence.table[at]]
+                block.used = max(block.used, sequence.last_launch)
                 copies += self.placement.start_in([piece], [sequence.table[at]], urgent=True)
             else:
                 self.placement.device.take([piece.device])

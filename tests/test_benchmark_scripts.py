@@ -12,6 +12,7 @@ from .scripts import BENCHMARKS
 
 SMALL = {
     "host_path": (["--agents", "9", "--repeat", "1"], "a return in all"),
+    "host_load": (["--agents", "4", "--seconds", "5", "--runs", "1"], "the device had nothing to do for"),
     "frontend": (["--times", "1", "--tokens", "4"], "loop_cpu_ms_per_token"),
     "signal_latency": (["--calls", "20"], "p50"),
     "decorator_overhead": (["--calls", "200"], "traced_tool"),
@@ -21,7 +22,7 @@ SMALL = {
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_benchmark_runs_in_small_and_prints_its_table(name: str, tmp_path: Path) -> None:
-    if name == "frontend":
+    if name in ("frontend", "host_load"):
         pytest.importorskip("torch")
     options, shown = SMALL[name]
     command = [sys.executable, str(BENCHMARKS / f"{name}.py"), *options]

@@ -104,6 +104,33 @@ def test_a_copy_in_does_not_wait_for_a_step_behind_the_one_that_may_write_its_ta
     check_answer(request)
 
 
+@pytest.mark.parametrize("delay", [0, 4])
+def test_a_block_taken_over_from_the_host_is_not_copied_into_before_an_aborted_request_is_done_with_it(
+    delay: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(PolicyMode.SWAP, device_blocks=24, pipelined=True, most_delay=delay)
+    context = world.ask("a", tokens(4 * BLOCK + 5)).tokens
+    world.tool_starts("a")
+    world.run()
+    world.core.cache.evict("a")
+    world.run()
+    world.core.cache.placement.leave_host(
+        world.core.cache.pieces("a")[0]
+    )  # a hole at the beginning, as an eviction leaves it
+    monkeypatch.setattr(world.device, "drift", lambda: None)
+    doomed = world.submit("b", tokens(150, seed=5), 8)
+    world.step(2)
+    other = world.submit("c", [*context[:BLOCK], 1, 2, 3, 4], 8)  # computes what is missing
+    world.step(2)
+    assert other.in_flight
+    world.core.abort(doomed.id)
+    back = world.submit("d", [*context, 7], 4)  # finds the rest behind the hole when that is filled
+    world.step()
+    world.run()
+    for request in (other, back):
+        check_answer(request)
+
+
 def test_a_step_that_samples_nothing_is_over_on_the_device_when_it_was_read() -> None:
     world = World(device_blocks=24, pipelined=True, step_tokens=32)
     request = world.submit("a", tokens(100), 4)

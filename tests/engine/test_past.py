@@ -24,7 +24,7 @@ def test_a_position_is_repeated_if_its_context_or_its_block_was_computed(
     start = data.draw(st.integers(0, len(asked) - 1))
     end = data.draw(st.integers(start + 1, len(asked)))
     past = Past(100, SIZE)
-    past.context_computed("a", context)
+    past.context_computed("a", context, sequence(context).keys)
     past.blocks_computed(sequence(other).keys)
     full = len(other) // SIZE * SIZE
     expected = 0

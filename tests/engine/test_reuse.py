@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kvtrace.engine.prefix import ROOT, block_key, common_prefix, root_key
+from kvtrace.engine.config import PolicyMode
+from kvtrace.engine.prefix import ROOT, block_key, common_prefix, extend_keys, root_key
 from kvtrace.engine.records import EventKind
-from kvtrace.engine.sequence import Sampling, SequenceStatus
+from kvtrace.engine.sequence import Sampling, Sequence, SequenceStatus
 
-from .support import World, check_answer, park_and_evict, tokens
+from .support import BLOCK, World, check_answer, park_and_evict, tokens
 
 
 def ask_salted(world: World, agent: str, prompt: list[int], salt: str | None) -> tuple[int, int]:
@@ -106,6 +107,41 @@ def test_aborted_while_preempted_leaves_its_context_to_its_agent() -> None:
     world.run()
     check_answer(again)
     assert again.usage.reprefilled_tokens == 0
+
+
+def _crowded_branch(world: World, prompt: list[int]) -> tuple[Sequence, Sequence]:
+    """Somebody who decodes for long, and a request of agent a with ``prompt`` that was preempted for it."""
+    long = world.submit("b", tokens(40, seed=8), 110)
+    branch = world.submit("a", prompt, 110)
+    while EventKind.PREEMPT not in world.kinds():
+        world.step()
+    return long, branch
+
+
+def test_keys_are_those_of_the_request_itself_though_its_agent_holds_another_branch_than_it_computed_last() -> None:
+    world = World(PolicyMode.SWAP, device_blocks=12, step_tokens=64)
+    first, held, computed = (tokens(BLOCK, seed=seed) for seed in range(3))
+    world.ask("a", [*first, *held, 7])
+    long, branch = _crowded_branch(world, [*first, *computed, 8])
+    other = world.submit("a", [*first, *computed, 9], 5)
+    keys: list[bytes] = []
+    extend_keys(keys, other.tokens, BLOCK)
+    assert other.keys == keys
+    world.run()
+    for request in (long, branch, other):
+        check_answer(request)
+
+
+def test_keys_are_those_of_the_request_itself_after_a_preempted_branch_was_aborted() -> None:
+    world = World(PolicyMode.SWAP, device_blocks=12, step_tokens=64)
+    first, held, computed = (tokens(BLOCK, seed=seed) for seed in range(3))
+    long, branch = _crowded_branch(world, [*first, *held, 8])
+    world.core.abort(long.id)
+    world.run_until(world.submit("a", [*first, *computed, 7], 2))
+    world.core.abort(branch.id)
+    other = world.submit("a", [*first, *computed, 9], 5)
+    world.run()
+    check_answer(other)
 
 
 def test_seconds_by_state_add_up_to_a_life() -> None:
