@@ -166,7 +166,8 @@ class Engine:
     def state(self) -> Snapshot:
         """The engine as of a moment ago; whatever finished a request is in it before that request's stream ends.
 
-        With hundreds of agents it may be some tenths of a second old, since making it takes its time.
+        With a thousand agents or more it may be some tenths of a second old, and lack the end of a request as well, since making it
+        takes its time.
         """
         return self._snapshot
 

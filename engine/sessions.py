@@ -166,6 +166,7 @@ class Sessions:
         self._ended: OrderedDict[CallKey, int] = OrderedDict()
         self._call_agents: OrderedDict[str, str] = OrderedDict()
         self._heard: OrderedDict[tuple[str, CallKey], int] = OrderedDict()
+        self._heard_of: set[str] = set()
 
     def request(self, agent: str, now_ns: int) -> Transition | None:
         """A request of ``agent`` arrived: whatever it waited for is over."""
@@ -173,6 +174,7 @@ class Sessions:
         if session is None:
             session = self.agents[agent] = Session(agent, now_ns, since_ns=now_ns)
         self.agents.move_to_end(agent)
+        self._heard_of.add(agent)
         if session.silent and session.request_ns:
             self.forecasts.silence_ended((now_ns - session.since_ns) / 1e9)
         session.request_ns = now_ns
@@ -194,6 +196,7 @@ class Sessions:
         session = self.agents.get(agent)
         if session is None:
             return None
+        self._heard_of.add(agent)
         self.remember_call_ids(agent, calls)
         answered = not calls and not session.open
         session.answers += answered and not session.turn_over
@@ -221,6 +224,7 @@ class Sessions:
             self.unmatched += 1
             return None
         self.matched += 1
+        self._heard_of.add(session.agent)
         match signal:
             case ToolStarted():
                 change = self._start(session, signal, now_ns)
@@ -237,6 +241,7 @@ class Sessions:
             if now_ns - heard_ns <= self._ttl_ns and len(self._heard) <= MOST_OPEN:
                 break
             session = self.agents[agent]
+            self._heard_of.add(agent)
             self._close(session, key, now_ns)
             session.refresh(now_ns)
             if not session.open:
@@ -259,7 +264,13 @@ class Sessions:
         idle = [*islice((s.agent for s in self.agents.values() if s.activity is None and not s.open), surplus)]
         for agent in idle:
             del self.agents[agent]
+            self._heard_of.discard(agent)
         return idle
+
+    def take_heard_of(self) -> set[str]:
+        """The agents of whom anything has come since the last call."""
+        taken, self._heard_of = self._heard_of, set()
+        return taken
 
     def _find(self, signal: Signal) -> Session | None:
         for agent in (signal.agent, signal.conversation, self._call_agents.get(signal.call_id or "")):

@@ -1,11 +1,10 @@
-"""Builds the snapshot of :mod:`.records` from the parts of a running engine. Torch-free; changes nothing."""
+"""Builds the snapshot of :mod:`.records` from the parts of a running engine. Torch-free; changes nothing of what they do."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Final, NamedTuple
 
 from .blocks import Owner
@@ -109,15 +108,15 @@ class AgentRecords:
         self._known: dict[str, _Known] = {}
         self._at_work: set[str] = set()
         self._in_turn: list[str] = []
-        self._seen_ns = 0
 
     def at(self, now_ns: int, *, whole: bool) -> tuple[AgentRecord, ...]:
         """All records; with ``whole`` each as of this instant, else some tenths of a second may have passed for the idle."""
         agents = self._sessions.agents
         moving = self._events.under_way(EventKind.PARK), self._events.under_way(EventKind.RESTORE)
         at_work = {*self._live, *self._sessions.waiting_agents(), *moving[0], *moving[1]}
-        # Who was at work last time or has had a request since then may be through with it by now.
-        looked_at = agents if whole else at_work.union(self._at_work, self._newest(), self._next_in_turn())
+        # Who was at work last time, or has been heard of since then, may be through with it by now.
+        heard_of = self._sessions.take_heard_of()
+        looked_at = agents if whole else at_work.union(self._at_work, heard_of, self._next_in_turn())
         old: dict[bool, list[tuple[int, str]]] = {True: [], False: []}
         for agent in looked_at:
             if (session := agents.get(agent)) is None:
@@ -131,17 +130,10 @@ class AgentRecords:
             for _, agent in heapq.nsmallest(max(_TURN, len(some) // 8 if waiting else 0), some):
                 record = self._record(agents[agent], moving, now_ns)
                 self._known[agent] = _Known(self._known[agent].stamp, now_ns, record)
-        self._at_work, self._seen_ns = at_work, now_ns
+        self._at_work = at_work
         if len(self._known) > len(agents):  # some were forgotten
             self._known = {agent: self._known[agent] for agent in agents}
         return tuple([self._known[agent].record for agent in agents])
-
-    def _newest(self) -> Iterator[str]:
-        """The agents that have had a request since the last snapshot."""
-        known, seen_ns = self._known, self._seen_ns
-        newest_first = reversed(self._sessions.agents.values())
-        fresh = takewhile(lambda one: one.request_ns >= seen_ns or one.agent not in known, newest_first)
-        return (session.agent for session in fresh)
 
     def _next_in_turn(self) -> list[str]:
         """Some of all agents, at the next call others."""

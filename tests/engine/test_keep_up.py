@@ -8,14 +8,18 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kvtrace.engine import Engine, LoadedModel
 from kvtrace.engine.config import PolicyMode
+from kvtrace.engine.loop import StepResult
 from kvtrace.engine.sequence import Sequence
 
 from .support import BLOCK, World, check_answer, tokens
 from .test_attended import CONFIG, PROMPT, WAIT_S, _free
-from .test_meanwhile import Attended
+from .test_interleavings import STOPS
+from .test_meanwhile import Attended, Crowd
 from .test_two_in_flight import Order, _busy, _parked
 
 
@@ -109,6 +113,40 @@ def test_a_step_that_is_over_is_left_where_somebody_who_runs_needs_a_block_that_
     assert len(busy.table) > 1
     world.run()
     check_answer(busy)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    policy=st.sampled_from(PolicyMode),
+    device_blocks=st.integers(9, 26),
+    seed=st.integers(0, 10_000),
+    failures=st.sampled_from([0.0, 0.0, 0.2]),
+    fences=st.sampled_from([0.0, 0.5, 1.0]),
+    step_tokens=st.sampled_from([16, 64]),
+)
+def test_steps_bring_each_token_and_each_end_once_and_in_order_whenever_the_device_is_done(
+    policy: PolicyMode, device_blocks: int, seed: int, failures: float, fences: float, step_tokens: int
+) -> None:
+    world = World(
+        *(policy, device_blocks, 200, 3, step_tokens, seed, 4, failures), pipelined=True, fences=fences, stop_ids=STOPS
+    )
+    step = world.core.step
+    brought: dict[int, list[int]] = {}
+    ended: list[int] = []
+
+    def later() -> StepResult:
+        world.device.drift()
+        result = step()
+        for number, token in result.tokens:
+            brought.setdefault(number, []).append(token)
+        ended.extend(one.id for one in result.finished)
+        return result
+
+    world.core.step = later  # type: ignore[method-assign]
+    crowd = Crowd(world, seed)
+    crowd.live(40)
+    assert {one.id: one.output_tokens for one in crowd.requests if one.output_tokens} == brought
+    assert sorted(ended) == [one.id for one in crowd.requests if one.finish_reason != "abort"]
 
 
 def test_one_of_several_things_that_came_at_once_is_done_and_then_the_device_has_its_next_step(

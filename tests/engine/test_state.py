@@ -7,7 +7,7 @@ from pathlib import Path
 from jsonschema import Draft202012Validator
 
 from kvtrace.engine.config import PolicyMode
-from kvtrace.engine.records import AgentRecord
+from kvtrace.engine.records import AgentRecord, AgentState
 
 from .support import GEOMETRY, World, tokens
 
@@ -117,7 +117,22 @@ def test_an_agent_is_in_a_hasty_snapshot_though_the_clock_went_back_before_its_r
     world.core.snapshot(whole=False)
     world.clock.pass_s(-60)
     world.ask("b", tokens(20, seed=1), max_tokens=2)
-    assert [one.agent for one in world.core.snapshot(whole=False).agents] == [*agents, "b"]
+    world.ask("a5", tokens(30, seed=2), max_tokens=2)
+    agents.remove("a5")
+    assert [one.agent for one in world.core.snapshot(whole=False).agents] == [*agents, "b", "a5"]
+
+
+def test_a_turns_end_and_a_short_call_of_an_agent_at_rest_are_in_the_next_hasty_snapshot_however_many_rest() -> None:
+    world = World(PolicyMode.SWAP, device_blocks=20)
+    for number in range(150):
+        world.ask(f"a{number}", tokens(20, seed=number), max_tokens=2)
+    for _ in range(20):
+        world.core.snapshot(whole=False)
+    world.core.turn_ended("a7", {})
+    world.tool_ends(world.tool_starts("a50"))
+    hasty, whole = ({one.agent: one for one in world.core.snapshot(whole=whole).agents} for whole in (False, True))
+    assert hasty["a7"].state is AgentState.HUMAN
+    assert hasty["a50"].state_seconds.keys() == whole["a50"].state_seconds.keys() >= {"blocked_resident"}
 
 
 def untimed(record: AgentRecord) -> AgentRecord:
