@@ -62,23 +62,9 @@ class Admission:
             plan = plan_memory(view)
         return self._carry_out(plan, view, order)
 
-    @property
-    def wanted(self) -> bool:
-        """Whether somebody waits and a slot is free: :meth:`hand_out` may have something to do."""
-        return bool(self._requests.waiting) and len(self._requests.running) < self._slots()
-
-    def grow(self) -> bool:
-        """Give everybody who runs room for another position, if blocks are free for that; whether they were."""
-        growing = [one for one in self._requests.running.values() if self._grows(one)]
-        if len(growing) > len(self._cache.placement.device.free):
-            return False
-        for one in growing:
-            self._cache.grow(one)
-        return True
-
     def let_in(self) -> bool:
         """Admit who finds a slot and blocks while a step is under way; whether anybody did. Nobody is preempted."""
-        if not self.wanted:
+        if len(self._requests.running) >= self._slots():
             return False
         order = self._order()
         view = self._view(order)

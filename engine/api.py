@@ -30,7 +30,6 @@ from .wording import counted
 SIGNALS_QUEUED: Final = 4096  # most signals that wait for the loop; one more is dropped and counted
 _TICK_S: Final = 0.25  # an idle loop looks up this often: overdue tool calls expire, rates fall
 _LET_GO_S: Final = 0.00005  # whoever waits for a first token gets Python's lock before the books of its step are kept
-_COMMANDS_S: Final = 0.001  # commands are carried out for so long even if a step waits to be read
 _PUBLISH_S: Final = 0.1
 _PUBLISH_CHEAP_S: Final = 0.002  # a snapshot of about two hundred agents
 _PUBLISH_SHARE: Final = 0.1  # most of the loop's time that making snapshots may take
@@ -266,39 +265,33 @@ class Engine:
             self._stop(reason)
 
     def _obey(self, idle: bool) -> bool:
-        """Carry out what waits in the inbox, sleeping before if ``idle``; false when the engine is to end.
-
-        A tool's end or a request may take milliseconds, and several of them longer than the device has something to do.
-        """
+        """Carry out what waits in the inbox, sleeping before if ``idle``; false when the engine is to end."""
         with self._changed:
             if idle:
                 self._changed.wait_for(lambda: self._inbox or self._woken or self._closing, _TICK_S)
             self._woken = False
+            commands = self._taken()
             if self._closing:
                 return False
-            waiting = len(self._inbox)
-        until = time.monotonic() + _COMMANDS_S
-        for _ in range(waiting):  # and no more, or who sends faster than it is taken would stop all else
-            self._command_taken()
-            if time.monotonic() > until and self._core.due:
-                break
+        for command in commands:
+            command()
         return True
 
     def _meanwhile(self, timeout_s: float) -> None:
         """Carry out what comes in while a step runs; what it starts or ends there need not wait for the step."""
         with self._changed:
             self._changed.wait_for(lambda: self._inbox, timeout_s)
-        self._command_taken()
+            commands = self._taken()
+        for command in commands:
+            command()
 
-    def _command_taken(self) -> bool:
-        """Carry out the first command in the inbox, if there is one."""
-        with self._changed:
-            if not self._inbox:
-                return False
-            self._still = False
-            command = self._inbox.popleft()
-        command()
-        return True
+    def _taken(self) -> list[Callable[[], None]]:
+        """What waited in the inbox; with the lock held."""
+        self._still = self._still and not self._inbox
+        commands = list(self._inbox)
+        self._inbox.clear()
+        self._signals_waiting = 0
+        return commands
 
     def _submit(self, stream: TokenStream, tokens: list[int], salt: str | None) -> None:
         if stream.done:
@@ -321,8 +314,6 @@ class Engine:
             self._forget(stream)
 
     def _signal(self, signal: Signal) -> None:
-        with self._changed:
-            self._signals_waiting -= 1
         self._core.signal(signal)
 
     def _hand_over(self, tokens: Mapping[int, int]) -> None:

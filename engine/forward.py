@@ -123,14 +123,6 @@ class Forward:
         return len(self._flights) >= (2 if self._config.pipelined else 1)
 
     @property
-    def due(self) -> bool:
-        """Whether a step is over and unread: the device has the one behind it, and then nothing.
-
-        Never where nobody attends: what a caller's own steps do must not hang on when the device is done.
-        """
-        return self.meanwhile is not None and bool(self._flights) and _over(self._flights[0].pending)
-
-    @property
     def wants_reading(self) -> bool:
         """Whether some request cannot be planned before a step in flight is read."""
         return self.in_flight and any(one.unread and one.sampling.needs_history for one in self._ready())

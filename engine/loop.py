@@ -2,8 +2,8 @@
 
 A step: note the copies that ended, plan memory and hand out blocks (:mod:`.admission`), submit the copies that follow, wait for
 the oldest step on the device and read it, launch the next one (:mod:`.forward`), submit the copies of what was filled. All but the
-launch takes its time while the device computes: it has a step to do and one that waits behind it. Where one is over before its
-turn, it is read and the next one launched between these. Not thread-safe: one thread makes all calls.
+launch takes its time while the device computes: it has a step to do and one that waits behind it. Not thread-safe: one thread
+makes all calls.
 """
 
 from __future__ import annotations
@@ -174,30 +174,21 @@ class EngineCore:
         live = self._requests.waiting or self._requests.running
         return bool(live or self._forward.in_flight or self._mover.in_flight() or self.cache.placement.outbox)
 
-    @property
-    def due(self) -> bool:
-        """Whether the device would soon have nothing to do: what can wait for the next :meth:`step` to read one and launch one should."""
-        return self._forward.due
-
     def step(self) -> StepResult:
         """Read one forward step and launch the next, or, where nothing can run yet, wait a moment for a copy to end."""
         self._ration = dict.fromkeys(Direction, self._step_copies)
-        outcome = Outcome()
-        kept_up = self._keep_up(outcome)
         progressed = self._collect()
         now = self._clock.unix_ns()
         for expired in self.sessions.expire(now):
             self._change(expired, now)
         self._parking.overdue(now)
         self._came = False
-        kept_up |= self._keep_up(outcome)
         forward = self._forward
+        outcome = Outcome()
         progressed |= self._admission.hand_out(outcome)
         self._submit_copies()
         launched = not forward.full and self._launch(outcome)
-        if kept_up:
-            launched = True  # what was read is told of before another step is waited for
-        elif forward.in_flight and (forward.full or not launched):
+        if forward.in_flight and (forward.full or not launched):
             outcome.add(forward.read())
             # The device has one step left: whatever else there is to do can be done when it has two.
             self._launch(outcome)
@@ -295,19 +286,6 @@ class EngineCore:
         if chunks:
             outcome.add(forward.launch(chunks))
         return len(chunks) > 0
-
-    def _keep_up(self, outcome: Outcome) -> bool:
-        """Read a step that is over, and launch the next one, before anything else is done that takes a while; whether there was one.
-
-        Not where somebody waits for a slot that is free, who is to have a part in the next step, nor where somebody who runs needs a
-        block that is not free.
-        """
-        forward, admission = self._forward, self._admission
-        if not (forward.full and forward.due) or admission.wanted or not admission.grow():
-            return False
-        outcome.add(forward.read())
-        self._launch(outcome)
-        return True
 
     def _let_in(self) -> None:
         """Give a request that came in the middle of a step what is free, so that its KV is on its way before the next one."""

@@ -165,7 +165,7 @@ def test_a_tool_that_starts_while_a_step_runs_has_its_blocks_copied_out_before_t
 def test_a_request_that_comes_while_a_step_runs_has_its_blocks_on_their_way_before_that_ends() -> None:
     world = World(PolicyMode.AUTO, device_blocks=24, pipelined=True)
     context = park_and_evict(world, "a")
-    other = world.submit("b", tokens(20, seed=1), max_tokens=60)
+    other = world.submit("b", tokens(20, seed=1), max_tokens=12)
     world.step(2)
     attended = Attended(world)
     came = []

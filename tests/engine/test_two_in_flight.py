@@ -188,14 +188,11 @@ def test_who_is_put_off_for_a_step_by_anothers_restore_lacks_no_space() -> None:
         check_answer(request)
 
 
-def test_a_copy_in_that_is_decided_on_in_the_middle_of_a_step_waits_for_no_later_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_copy_in_that_is_decided_on_in_the_middle_of_a_step_waits_for_no_later_one() -> None:
     """A request is aborted while its last step is waited for, and its block is another one's at once."""
     world = World(PolicyMode.SWAP, device_blocks=8, pipelined=True, most_delay=0)
     contexts = _parked(world, "a")
     _busy(world)
-    monkeypatch.setattr(world.device, "drift", lambda: None)  # no step is over before somebody waits for it
     doomed = world.submit("b", tokens(2 * BLOCK - 3, seed=5), 5)
     attended, marks = Attended(world), dict[int, int]()
     waited, came = 0, list[Sequence]()
