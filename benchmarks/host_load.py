@@ -257,21 +257,7 @@ def _wait(url: str, server: subprocess.Popen[bytes]) -> None:
 
 
 def _work(url: str, agents: int, seconds: float, seed: int) -> float:
-    shape = [
-        "--prompt",
-        "6000",
-        "--returns",
-        "4",
-        "--generate",
-        "64",
-        "--new",
-        "100",
-        "--slots",
-        "8",
-        "--vocabulary",
-        "500",
-    ]
-    asked = ["--agents", str(agents), "--steady", str(seconds), "--seeds", str(seed), "--json", *shape]
+    asked = ["--agents", str(agents), "--steady", str(seconds), "--seeds", str(seed), "--json", "--vocabulary", "500"]
     done = subprocess.run(
         [sys.executable, "-m", "kvtrace.tui", "bench", "agents", "--url", url, *asked], capture_output=True, check=False
     )

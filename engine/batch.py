@@ -44,7 +44,10 @@ class Pending(Protocol):
         ...
 
     def tokens(self) -> dict[int, int]:
-        """Wait for the step, whether it samples or not: the token id of each chunk that asked for one, by sequence id."""
+        """Wait for the step: the token id of each chunk that asked for one, by sequence id.
+
+        Where it samples nothing a runner may leave its end to the device: the mark taken behind the launch tells.
+        """
         ...
 
 

@@ -72,7 +72,7 @@ class Forward:
 
     ``on_launch`` hears of every step that was launched. ``mark`` gives the mover's mark of this point of the device's work,
     and ``written`` is the one taken after the step that was read last: what is in the cache was written before it.
-    ``settled`` is that launch's number, with its mark: it and all before it are known to be over.
+    ``settled`` is that launch's number, with its mark: who relies on it and all before it being over waits for that mark.
     ``fence`` and ``wait`` are the mover's, and ``collect`` takes the copies that ended off the books.
     ``meanwhile`` is called, for at most so many seconds, again and again while :meth:`read` waits for a step: what it does to
     requests and agents is found when that is read. ``on_tokens`` hears of new output before anything else is done about it.

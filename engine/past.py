@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict
 from collections.abc import Sequence as Seq
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from .prefix import common_prefix
 from .sequence import Sequence
@@ -16,7 +16,7 @@ class _Context(NamedTuple):
     keys: tuple[bytes, ...]
 
 
-_NOTHING = _Context((), ())
+_NOTHING: Final = _Context((), ())
 
 
 class Past:
