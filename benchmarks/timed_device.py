@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kvtrace.engine.batch import Chunk
-from kvtrace.engine.geometry import KVGeometry
+from kvtrace.engine.geometry import GPU_BLOCK_TOKENS, KVGeometry
 from kvtrace.engine.swap.contract import Copy, CopyDone, Direction, Fence
 
-GEOMETRY: Final = KVGeometry(layers=36, kv_heads=8, head_dim=128, element_bytes=2)
+GEOMETRY: Final = KVGeometry(layers=36, kv_heads=8, head_dim=128, element_bytes=2, block_tokens=GPU_BLOCK_TOKENS)
 LINK_BYTES_PER_S: Final = 53e9
 
 

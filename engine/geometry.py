@@ -6,6 +6,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+BLOCK_TOKENS: Final = 16
+GPU_BLOCK_TOKENS: Final = 32
+"""Deciding on a block and queueing its copies costs the engine's thread the same whatever its size, and a fast card waits for
+that thread. Larger blocks are shared by fewer agents: a prefix counts up to its last full block."""
+BLOCK_SIZES: Final = (16, 32, 64, 128)
+
 MOST_PARTS: Final = 6
 """Groups of layers that a block may arrive in. With more of them less of a step is left once the last one is there, and each
 takes a device graph of its own."""
@@ -23,7 +29,7 @@ class KVGeometry:
     kv_heads: int
     head_dim: int
     element_bytes: int
-    block_tokens: int = 16
+    block_tokens: int = BLOCK_TOKENS
 
     @property
     def token_bytes(self) -> int:
@@ -32,7 +38,7 @@ class KVGeometry:
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of one block (2.36 MB for Qwen3-8B in 16 bit)."""
+        """Bytes of one block (2.36 MB for Qwen3-8B in 16 bit and 16 tokens)."""
         return self.token_bytes * self.block_tokens
 
     @property
@@ -42,7 +48,7 @@ class KVGeometry:
 
     @property
     def layer_bytes(self) -> int:
-        """Bytes of one layer of a block (64 KiB for Qwen3-8B in 16 bit)."""
+        """Bytes of one layer of a block (64 KiB for Qwen3-8B in 16 bit and 16 tokens)."""
         return self.block_bytes // self.layers
 
     @property

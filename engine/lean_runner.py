@@ -133,7 +133,8 @@ class LeanRunner:
         layouts = [self._prefill_layout(limits.step_tokens), *map(self._decode_layout, self._buckets)]
         self._copy = small_copy(self._device)
         self._send = Sender(self._device, self._copy)
-        self._inputs = StepInputs(layouts, storage.geometry.block_tokens, self._device, self._copy)
+        self._block_tokens = storage.geometry.block_tokens
+        self._inputs = StepInputs(layouts, self._block_tokens, self._device, self._copy)
         self._views = {size: self._inputs.views(self._decode_layout(size)) for size in self._buckets}
         self._before = torch.zeros(self._room, dtype=torch.int64, device=self._device)
         self._rows: dict[int, int] = {}
@@ -236,6 +237,7 @@ class LeanRunner:
                 shape.heads,
                 shape.kv_heads,
                 shape.head_dim,
+                self._block_tokens,
                 shape.scale,
                 weights.dtype,
                 self._device,

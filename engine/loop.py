@@ -236,6 +236,7 @@ class EngineCore:
             model=self._info.model,
             device=self._info.device,
             device_name=self._info.device_name,
+            block_tokens=self._geometry.block_tokens,
             policy=str(self._config.policy),
             tiers=state.tiers(self.cache, self._info, self._geometry.block_bytes),
             link=self._link.link(now),

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+from .geometry import BLOCK_TOKENS
+
 SCHEMA_VERSION: Final = 1
 
 
@@ -145,7 +147,10 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The engine at one instant. device_name: what its maker calls the card; ``None`` for a CPU and where nobody knows."""
+    """The engine at one instant. device_name: what its maker calls the card; ``None`` for a CPU and where nobody knows.
+
+    block_tokens: positions of a block of KV, of which a context has full ones and at most one other.
+    """
 
     time_unix_ns: int
     model: str
@@ -158,6 +163,7 @@ class Snapshot:
     totals: Totals
     schema_version: int = SCHEMA_VERSION
     device_name: str | None = None
+    block_tokens: int = BLOCK_TOKENS
 
     def as_json(self) -> dict[str, Any]:
         """The snapshot as plain JSON values (``docs/state.schema.json``)."""

@@ -49,7 +49,7 @@ def test_auto_is_held_against_eager_as_it_is_here_and_as_the_article_words_it(sc
     assert compared["handed_of_eager"] is None
     assert script.against_eager([measure(script, part="closed", agents=2)]) == []
     moved_blocks = rows[0]["literal_eager_bytes"] / QWEN3_8B.block_bytes
-    assert moved_blocks == 2 * 6 * (26 + 28)  # 407 and 435 tokens have KV when the two calls of each begin
+    assert moved_blocks == 2 * 6 * (13 + 14)  # 407 and 435 tokens have KV when the two calls of each begin
 
 
 def test_agents_of_whose_tools_nobody_tells_are_told_apart_in_the_table(script: ModuleType) -> None:

@@ -137,7 +137,14 @@ def rotated_attention(
 
 
 def prepare(
-    heads: int, kv_heads: int, head_dim: int, scale: float, dtype: torch.dtype, device: torch.device, most_tokens: int
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    block_tokens: int,
+    scale: float,
+    dtype: torch.dtype,
+    device: torch.device,
+    most_tokens: int,
 ) -> None:
     """Do once what would else delay the first prompts: compile the kernels for prefill, make plans for whole prompts.
 
@@ -146,7 +153,7 @@ def prepare(
     """
     target = target_of(device)
     with torch.cuda.device(device):
-        pool = torch.zeros((1, 1, 2, kv_heads, 16, head_dim), dtype=dtype, device=device)
+        pool = torch.zeros((1, 1, 2, kv_heads, block_tokens, head_dim), dtype=dtype, device=device)
         states = torch.zeros((1, heads + 2 * kv_heads, head_dim), dtype=dtype, device=device)
         query, key, value = torch.split(states, [heads, kv_heads, kv_heads], dim=1)
         nowhere = torch.full((1,), -1, dtype=torch.int64, device=device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -13,8 +13,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from ..attention import ATTENTION_NAME, register
 from ..batch import Chunk
 from ..device import device_memory
-from ..errors import ModelError
-from ..geometry import KVGeometry
+from ..errors import ConfigError, ModelError
+from ..geometry import BLOCK_SIZES, BLOCK_TOKENS, GPU_BLOCK_TOKENS, KVGeometry
 from ..runner import TorchRunner
 from ..sequence import Sampling
 from ..storage import Storage
@@ -53,11 +53,20 @@ class LoadedModel:
     dtype: torch.dtype
 
 
+class _Form(NamedTuple):
+    """Where and how a model and its KV are kept."""
+
+    device: torch.device
+    dtype: torch.dtype
+    block_tokens: int
+
+
 def load_model(
     source: str | Path = EMBEDDED_NAME,
     *,
     device: str | torch.device = "cpu",
     dtype: torch.dtype | None = None,
+    block_tokens: int | None = None,
     on_phase: Callable[[str], None] = lambda phase: None,
 ) -> LoadedModel:
     """Load a model and make sure that kvtrace serves it rightly.
@@ -67,19 +76,27 @@ def load_model(
             that transformers knows, or ``"random:qwen3-8b"`` (a known geometry with random weights, to measure speed).
         device: where to put the weights.
         dtype: of weights and KV; float32 on the CPU and bfloat16 elsewhere unless given.
+        block_tokens: positions of a KV block, one of :data:`~kvtrace.engine.geometry.BLOCK_SIZES`; 16 on the CPU and 32
+            elsewhere unless given.
         on_phase: told in a few words what is being done, before it is done.
 
     Raises:
+        ConfigError: no such size of blocks.
         ModelError: the model is not there, cannot be read, or keeps state that kvtrace cannot park.
     """
     place = torch.device(device)
-    dtype = dtype or (torch.float32 if place.type == "cpu" else torch.bfloat16)
+    gpu = place.type != "cpu"
+    dtype = dtype or (torch.bfloat16 if gpu else torch.float32)
+    block_tokens = block_tokens or (GPU_BLOCK_TOKENS if gpu else BLOCK_TOKENS)
+    if block_tokens not in BLOCK_SIZES:
+        raise ConfigError(f"block_tokens is {block_tokens}; give one of {', '.join(map(str, BLOCK_SIZES))}")
+    form = _Form(place, dtype, block_tokens)
     with quiet_transformers():
         if str(source).startswith(RANDOM_PREFIX):
-            return _random(str(source), place, dtype, on_phase)
+            return _random(str(source), form, on_phase)
         location, model_id = _locate(source, dtype, on_phase)
         on_phase(f"loading {model_id}")
-        return _load(location, model_id, place, dtype)
+        return _load(location, model_id, form)
 
 
 def _locate(source: str | Path, dtype: torch.dtype, on_phase: Callable[[str], None]) -> tuple[str, str]:
@@ -100,43 +117,43 @@ def _locate(source: str | Path, dtype: torch.dtype, on_phase: Callable[[str], No
     return str(source), str(source)
 
 
-def _load(location: str, model_id: str, device: torch.device, dtype: torch.dtype) -> LoadedModel:
+def _load(location: str, model_id: str, form: _Form) -> LoadedModel:
     register()
     try:
         config = AutoConfig.from_pretrained(location)
         refuse_unsupported(config.get_text_config(), model_id)
-        refuse_too_large(location, model_id, dtype.itemsize, device_memory(str(device)))
+        refuse_too_large(location, model_id, form.dtype.itemsize, device_memory(str(form.device)))
         # Off by default and harmful where a checkpoint turns it on: text would differ from its tokens.
         tokenizer = AutoTokenizer.from_pretrained(location, clean_up_tokenization_spaces=False)
-        model = AutoModelForCausalLM.from_pretrained(location, dtype=dtype, attn_implementation=ATTENTION_NAME)
+        model = AutoModelForCausalLM.from_pretrained(location, dtype=form.dtype, attn_implementation=ATTENTION_NAME)
     except ModelError:
         raise
     except Exception as error:  # the tokenizers library raises Exception itself
         where = f"{model_id} from {location}" if Path(location).exists() else f"{location}, which is no folder here"
         raise ModelError(f"transformers cannot load {where}: {error}") from error
-    return _checked(model.to(device), tokenizer, model_id, device, dtype)
+    return _checked(model.to(form.device), tokenizer, model_id, form)
 
 
-def _random(source: str, device: torch.device, dtype: torch.dtype, on_phase: Callable[[str], None]) -> LoadedModel:
+def _random(source: str, form: _Form, on_phase: Callable[[str], None]) -> LoadedModel:
     register()
     on_phase(f"drawing {source}")
-    model = random_model(source.removeprefix(RANDOM_PREFIX), ATTENTION_NAME, device, dtype)
-    return _checked(model, number_tokenizer(model.config.vocab_size), source, device, dtype)
+    model = random_model(source.removeprefix(RANDOM_PREFIX), ATTENTION_NAME, form.device, form.dtype)
+    return _checked(model, number_tokenizer(model.config.vocab_size), source, form)
 
 
-def _checked(model: Any, tokenizer: Any, model_id: str, device: torch.device, dtype: torch.dtype) -> LoadedModel:
+def _checked(model: Any, tokenizer: Any, model_id: str, form: _Form) -> LoadedModel:
     model.eval()
     text = model.config.get_text_config()
     loaded = LoadedModel(
         model=model,
         tokenizer=tokenizer,
-        geometry=geometry_of(text, dtype.itemsize),
+        geometry=geometry_of(text, form.dtype.itemsize, form.block_tokens),
         weights_bytes=sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers())),
         stop_ids=_stop_ids(model, tokenizer),
         model_id=model_id,
         context_tokens=int(getattr(text, "max_position_embeddings", None) or 2048),
-        device=device,
-        dtype=dtype,
+        device=form.device,
+        dtype=form.dtype,
     )
     probe(loaded)
     return loaded

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ..errors import ModelError
-from ..geometry import KVGeometry
+from ..geometry import BLOCK_TOKENS, KVGeometry
 
 # Settings whose presence means state or attention beyond plain K and V of every position.
 _FOREIGN: Final = {
@@ -59,8 +59,8 @@ def refuse_unsupported(config: Any, model_id: str) -> None:
         )
 
 
-def geometry_of(config: Any, element_bytes: int) -> KVGeometry:
-    """The KV geometry that ``config`` describes, with elements of ``element_bytes``.
+def geometry_of(config: Any, element_bytes: int, block_tokens: int = BLOCK_TOKENS) -> KVGeometry:
+    """The KV geometry that ``config`` describes, with elements of ``element_bytes`` and blocks of ``block_tokens``.
 
     Raises:
         ModelError: the config lacks a figure, or gives one per layer.
@@ -73,7 +73,7 @@ def geometry_of(config: Any, element_bytes: int) -> KVGeometry:
         raise ModelError(
             f"{config.model_type}: keys have {head_dim} elements and values {value_dim}; kvtrace needs one size"
         )
-    return KVGeometry(_figure(config, "num_hidden_layers"), kv_heads, head_dim, element_bytes)
+    return KVGeometry(_figure(config, "num_hidden_layers"), kv_heads, head_dim, element_bytes, block_tokens)
 
 
 def _figure(config: Any, name: str, default: int | None = None) -> int:

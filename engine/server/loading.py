@@ -81,7 +81,7 @@ def start_engine(service: Service, listener: PhaseListener) -> Started:
 
     device = _device(settings.device)
     try:
-        model = load_model(settings.source, device=device, on_phase=phases.enter)
+        model = load_model(settings.source, device=device, block_tokens=settings.block_tokens, on_phase=phases.enter)
         phases.enter("making the KV pools" if device == "cpu" else "making the KV pools, compiling kernels")
         config, pools = configure(settings, model)
         engine = Engine.start(model, config, on_host_whole=partial(_tell_pinned, listener))

@@ -34,6 +34,7 @@ class ServerSettings:
         context_tokens: longest prompt plus output.
         step_tokens: most tokens one forward step computes.
         mixed_step_tokens: most tokens of a step in which nearly all slots decode.
+        block_tokens: positions of a KV block.
         queue_requests: most requests that wait.
         drain_s: how long open requests may take after the server was told to stop.
         vllm_metrics: whether ``/metrics`` also has vLLM's names.
@@ -59,3 +60,4 @@ class ServerSettings:
     drain_s: float = 30.0
     vllm_metrics: bool = False
     mixed_step_tokens: int | None = None
+    block_tokens: int | None = None

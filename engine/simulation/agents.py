@@ -15,7 +15,7 @@ from ..bench.agents.client import TurnRecord
 from ..bench.agents.watcher import Moved
 from ..bench.agents.workload import AgentPlan
 from ..config import EngineConfig
-from ..geometry import KVGeometry
+from ..geometry import GPU_BLOCK_TOKENS, KVGeometry
 from ..loop import EngineCore
 from ..records import Totals
 from ..sequence import Sampling
@@ -24,7 +24,7 @@ from ..state import EngineInfo
 from .machine import Machine
 from .virtual import VirtualClock, VirtualMover, VirtualRunner
 
-QWEN3_8B: Final = KVGeometry(layers=36, kv_heads=8, head_dim=128, element_bytes=2)
+QWEN3_8B: Final = KVGeometry(layers=36, kv_heads=8, head_dim=128, element_bytes=2, block_tokens=GPU_BLOCK_TOKENS)
 _WATCHED_S: Final = 0.25
 _SEEN: Final = ("agent", "state", "vram_bytes", "host_bytes")
 _LEAST_S: Final = 1e-4

@@ -39,8 +39,8 @@ class Machine:
     padded: bool = False
     batched: bool = False
     step_host_ms: float = 0.5
-    return_host_ms: float = 2.5
-    copy_host_us: float = 27.0
+    return_host_ms: float = 2.2
+    copy_host_us: float = 49.0
     request_ms: float = 1.0
 
     @property

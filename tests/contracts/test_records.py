@@ -54,6 +54,7 @@ SNAPSHOT = Snapshot(
     ),
     totals=Totals(10_000, 0, 2_000, 6_000, 900, 0, 1, 512, 1.25),
     device_name="NVIDIA H200",
+    block_tokens=32,
 )
 
 

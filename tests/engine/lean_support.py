@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from kvtrace.engine.batch import UNREAD, Chunk
+from kvtrace.engine.geometry import BLOCK_TOKENS
 from kvtrace.engine.lean_runner import LeanRunner, Limits
 from kvtrace.engine.model.lean import lean_weights
 from kvtrace.engine.model.support import geometry_of
@@ -66,9 +67,15 @@ def random_model(family: str) -> Any:
 
 
 def lean_runner(
-    model: Any, blocks: int = 64, slots: int = 4, step_tokens: int = 256, context_tokens: int = 256, **options: Any
+    model: Any,
+    blocks: int = 64,
+    slots: int = 4,
+    step_tokens: int = 256,
+    context_tokens: int = 256,
+    block_tokens: int = BLOCK_TOKENS,
+    **options: Any,
 ) -> LeanRunner:
-    geometry = geometry_of(model.config, next(model.parameters()).element_size())
+    geometry = geometry_of(model.config, next(model.parameters()).element_size(), block_tokens)
     storage = Storage(geometry, blocks, 0, device=model.device, dtype=model.dtype)
     storage.pool.fill_(float("nan"))
     limits = Limits(slots, step_tokens, context_tokens)
@@ -76,10 +83,16 @@ def lean_runner(
     return LeanRunner(lean_weights(model, limits.context_tokens), storage, limits, wrap, **options)
 
 
-def generate(runner: Any, prompts: Sequence[Sequence[int]], count: int, piece: int = 100) -> list[list[int]]:
+def generate(
+    runner: Any,
+    prompts: Sequence[Sequence[int]],
+    count: int,
+    piece: int = 100,
+    block_tokens: int = BLOCK_TOKENS,
+) -> list[list[int]]:
     """Continue all prompts together, launching each step before the one before it is read."""
     computed, found = [0] * len(prompts), [list[int]() for _ in prompts]
-    per_prompt = -(-(max(map(len, prompts)) + count) // 16)
+    per_prompt = -(-(max(map(len, prompts)) + count) // block_tokens)
     pending: list[Any] = []
     while any(done < len(prompt) + count - 1 for done, prompt in zip(computed, prompts, strict=True)):
         step = []

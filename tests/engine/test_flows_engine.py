@@ -208,6 +208,20 @@ def test_other_families_swap_as_exactly(tiny_model: Callable[[str], LoadedModel]
     assert swapped.state.link.in_total_bytes > 0
 
 
+@pytest.mark.parametrize("block_tokens", [32, 64])
+def test_larger_blocks_swap_as_exactly(
+    tiny_model: Callable[[str], LoadedModel], expected: dict[str, list[list[int]]], block_tokens: int
+) -> None:
+    model = tiny_model("llama")
+    larger = replace(model, geometry=replace(model.geometry, block_tokens=block_tokens))
+    config = replace(CONFIG, device_blocks=256 // block_tokens, host_blocks=1920 // block_tokens)
+    outcome = _run_by_steps(larger, config)
+    assert outcome.answers == expected
+    assert outcome.state.totals.reprefilled_tokens == 0
+    assert outcome.storage is not None
+    assert outcome.storage.came_back > 0
+
+
 def test_all_results_at_the_same_instant_end_well(tiny_model: Callable[[str], LoadedModel]) -> None:
     shape = replace(TINY, agents=12, longest_tool=1)
     kept = _run_by_steps(tiny_model("llama"), replace(LARGE, device_blocks=400, policy=PolicyMode.KEEP), shape)

@@ -30,6 +30,7 @@ def test_greedy_tokens_equal_transformers_generate(family: str) -> None:
     wanted = [expected(model, prompt, 20) for prompt in PROMPTS]
     assert generate(lean_runner(model), PROMPTS, 20) == wanted
     assert generate(lean_runner(model), PROMPTS, 20, piece=7) == wanted
+    assert generate(lean_runner(model, block_tokens=32), PROMPTS, 20, piece=7, block_tokens=32) == wanted
     # The model's own parameters are views of the merged ones now, and it still computes the same.
     assert [expected(model, prompt, 20) for prompt in PROMPTS] == wanted
 

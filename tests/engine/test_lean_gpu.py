@@ -12,6 +12,7 @@ import torch
 from kvtrace.engine.api import Engine
 from kvtrace.engine.batch import UNREAD, Chunk
 from kvtrace.engine.config import EngineConfig, PolicyMode
+from kvtrace.engine.geometry import GPU_BLOCK_TOKENS
 from kvtrace.engine.lean_runner import LeanRunner, Limits, compiling
 from kvtrace.engine.model import load_model
 from kvtrace.engine.model.lean import lean_weights
@@ -44,7 +45,8 @@ def gpu_runner(family: str, dtype: torch.dtype, **options: Any) -> LeanRunner:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_tokens_equal_transformers_generate_in_float32(family: str) -> None:
     wanted = [expected(random_model(family), prompt, 20) for prompt in LONG]
-    assert generate(gpu_runner(family, torch.float32), LONG, 20) == wanted
+    runner = gpu_runner(family, torch.float32, block_tokens=GPU_BLOCK_TOKENS)
+    assert generate(runner, LONG, 20, block_tokens=GPU_BLOCK_TOKENS) == wanted
     assert generate(gpu_runner(family, torch.float32, graphs=False), LONG, 20, piece=33) == wanted
 
 
@@ -85,17 +87,24 @@ def test_a_decoding_step_writes_its_own_positions_and_no_other() -> None:
     assert not changed.any()
 
 
-@pytest.mark.parametrize("graphs", [True, False])
-def test_prompts_of_every_size_give_the_tokens_of_transformers(graphs: bool) -> None:
+@pytest.mark.parametrize(("graphs", "size"), [(True, GPU_BLOCK_TOKENS), (True, 128), (False, 16)])
+def test_prompts_of_every_size_give_the_tokens_of_transformers(graphs: bool, size: int) -> None:
     model = on_gpu("llama", torch.float32)
     prompts = [[number % 200 for number in range(3, 3 + length)] for length in (2, 30, 255, 300, 480)]
     runner = lean_runner(
-        model, wrap=compiling(), graphs=graphs, blocks=256, slots=5, step_tokens=1100, context_tokens=512
+        model,
+        wrap=compiling(),
+        graphs=graphs,
+        blocks=256,
+        slots=5,
+        step_tokens=1100,
+        context_tokens=512,
+        block_tokens=size,
     )
     wanted = [expected(random_model("llama"), prompt, 8) for prompt in prompts]
-    assert generate(runner, prompts, 8, piece=1000) == wanted  # all in one step
-    assert [generate(runner, [prompt], 8, piece=1000)[0] for prompt in prompts] == wanted
-    assert generate(runner, prompts, 8, piece=40) == wanted
+    assert generate(runner, prompts, 8, 1000, size) == wanted  # all in one step
+    assert [generate(runner, [prompt], 8, 1000, size)[0] for prompt in prompts] == wanted
+    assert generate(runner, prompts, 8, 40, size) == wanted
 
 
 def test_a_context_may_fill_the_table() -> None:
@@ -239,7 +248,7 @@ def _work_and_check() -> None:
     """Six agents of which the pool holds two take three turns; their tokens are those of transformers."""
     model = load_model("random:tiny", device="cuda", dtype=torch.float32)
     config = EngineConfig(
-        device_blocks=40, host_blocks=128, slots=4, step_tokens=64, context_tokens=512, policy=PolicyMode.SWAP
+        device_blocks=20, host_blocks=64, slots=4, step_tokens=64, context_tokens=512, policy=PolicyMode.SWAP
     )
     asked = Sampling(max_tokens=12, ignore_eos=True)
     contexts = {f"agent {index}": [index * 7 + place % 300 for place in range(100 + 20 * index)] for index in range(6)}

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers.utils import logging as hf_logging
 
-from kvtrace.engine.errors import ModelError
+from kvtrace.engine.errors import ConfigError, ModelError
 from kvtrace.engine.geometry import KVGeometry
 from kvtrace.engine.model import LoadedModel, load_model
 from kvtrace.engine.model.load import probe
@@ -49,6 +49,13 @@ def test_weights_take_the_type_asked_for(tiny_folder: Callable[[str], Path]) -> 
     loaded = load_model(tiny_folder("llama"), dtype=torch.bfloat16)
     assert loaded.geometry.element_bytes == 2
     assert {parameter.dtype for parameter in loaded.model.parameters()} == {torch.bfloat16}
+
+
+def test_blocks_are_of_the_size_asked_for(tiny_folder: Callable[[str], Path]) -> None:
+    assert load_model(tiny_folder("llama")).geometry.block_tokens == 16
+    assert load_model(tiny_folder("llama"), block_tokens=64).geometry.block_tokens == 64
+    with pytest.raises(ConfigError, match="block_tokens is 20; give one of 16, 32, 64, 128"):
+        load_model(tiny_folder("llama"), block_tokens=20)
 
 
 def test_loading_is_quiet_and_restores_settings(

@@ -166,6 +166,7 @@ def test_a_second_signal_does_not_wait() -> None:
         (["--kv-vram", "lots"], "'--kv-vram': 'lots' is not a size", 2),
         (["--device", "tpu"], "'tpu' is none of auto, cpu, cuda", 2),
         (["--policy", "hope"], "hope", 2),
+        (["--block-tokens", "20"], "'20' is not one of '16', '32', '64', '128'", 2),
         (["--api-key-file", "/nowhere"], "does not exist", 2),
     ],
 )

@@ -63,6 +63,7 @@ def _named_device(_context: click.Context, _option: click.Parameter, name: str) 
 )
 @click.option("--step-tokens", type=_COUNT, help="Most tokens of one forward step.")
 @click.option("--mixed-step-tokens", type=_COUNT, help="Most tokens of a step in which nearly all slots decode.")
+@click.option("--block-tokens", type=click.Choice(["16", "32", "64", "128"]), help="Tokens of a KV block.")
 @click.option("--queue", type=_COUNT, default=256, show_default=True, help="Most requests that wait; then 429.")
 @click.option(
     "--device",
@@ -134,6 +135,7 @@ def _settings(model: str, options: dict[str, Any]) -> ServerSettings:
             context_tokens=options["context"],
             step_tokens=options["step_tokens"],
             mixed_step_tokens=options["mixed_step_tokens"],
+            block_tokens=int(options["block_tokens"]) if options["block_tokens"] else None,
             queue_requests=options["queue"],
             drain_s=options["drain"],
             vllm_metrics=options["vllm_metrics"],

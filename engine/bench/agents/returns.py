@@ -24,6 +24,7 @@ from kvtrace.tracer.otlp_proto import Sender, encode_request, encode_signal
 from kvtrace.tracer.signals import Signal, ToolEnded, ToolStarted
 
 from ...errors import EngineError
+from ...geometry import BLOCK_TOKENS
 from .client import ANSWER_TIMEOUT_S, CompletionClient, Context, TurnRecord
 from .figures import Spread
 from .watcher import read_state
@@ -33,7 +34,6 @@ DEMAND: Final = "demand"
 PREFETCHED: Final = "prefetched"
 RECOMPUTED: Final = "recomputed"
 
-_BLOCK_TOKENS: Final = 16
 _WAIT_S: Final = 60.0
 _LOOK_S: Final = 0.01
 _STILL: Final = 3  # looks at the state in a row between which nothing was copied
@@ -122,7 +122,7 @@ async def measure_returns(
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
         bench = _Bench(session, url, model, limit_tokens, shape, on_hint)
-        cases = cases_of((await bench.state())["policy"])
+        cases = cases_of(await bench.begin())
         on_phase("warming up")
         for case in cases:
             await bench.sample(case, evicted=DEMAND not in cases)
@@ -163,6 +163,13 @@ class _Bench:
         self._client = CompletionClient(session, url, model)
         self._random = Random(time.time_ns())  # noqa: S311 - prompts that the server has not seen, no secret
         self._calls = count(time.time_ns())
+        self._block_tokens = BLOCK_TOKENS
+
+    async def begin(self) -> str:
+        """Ask the server for the size of its blocks, and for its policy, which is returned."""
+        state = await self.state()
+        self._block_tokens = state.get("block_tokens", BLOCK_TOKENS)
+        return str(state["policy"])
 
     async def state(self) -> dict[str, Any]:
         """The server's."""
@@ -198,15 +205,15 @@ class _Bench:
     def _check(self, case: str, sample: _Sample, agents: list[dict[str, Any]], *, evicted: bool) -> None:
         """See that the KV was where the case says, by what the server tells of the request and what crossed its link."""
         turn, shape = sample.turn, self._shape
-        whole = shape.context_tokens // _BLOCK_TOKENS * _BLOCK_TOKENS
+        whole = shape.context_tokens // self._block_tokens * self._block_tokens
         cached = turn.cached_tokens or 0
         if case == RECOMPUTED:
-            right = cached < _BLOCK_TOKENS and (not evicted or (turn.reprefilled_tokens or 0) >= whole)
+            right = cached < self._block_tokens and (not evicted or (turn.reprefilled_tokens or 0) >= whole)
         else:
             right = cached >= whole and turn.reprefilled_tokens == 0
         if case == DEMAND:
             # Not by the tokens found on the device: the first blocks may be back before the request is admitted.
-            right = right and sample.restored_bytes >= whole * _token_bytes(agents, f"return-{case}")
+            right = right and sample.restored_bytes >= whole * self._token_bytes(agents, f"return-{case}")
         elif case != RECOMPUTED:
             right = right and turn.host_tokens == 0
         if not right:
@@ -216,7 +223,7 @@ class _Bench:
         """Let a tool start, and ``others`` need the whole pool, who wait for tools of their own then; the call's id."""
         call = await self._tool_starts(agent)
         state = await self._settled()
-        pool = int(state["tiers"]["vram"]["kv_pool_bytes"] / _token_bytes(state["agents"], agent))
+        pool = int(state["tiers"]["vram"]["kv_pool_bytes"] / self._token_bytes(state["agents"], agent))
         prompt = min(pool, self._limit) - 2
         most = 2 * (pool // prompt) + 2
         if self._on_hint is not None and pool > _LARGE * self._shape.context_tokens:
@@ -302,6 +309,12 @@ class _Bench:
             await asyncio.sleep(_LOOK_S)
         raise EngineError(f"the server was still at work after {_WAIT_S:g} s: let nobody else use it meanwhile")
 
+    def _token_bytes(self, agents: list[dict[str, Any]], agent: str) -> float:
+        """Bytes of KV a token, by the blocks that an agent has."""
+        record, size = _record(agents, agent), self._block_tokens
+        blocks = -(-record["kept_tokens"] // size)
+        return float(max(record["vram_bytes"], record["host_bytes"]) / max(1, blocks) / size)
+
     def _tokens(self, number: int) -> list[int]:
         return self._random.choices(
             range(min(_FIRST_ID, self._shape.vocabulary // 2), self._shape.vocabulary), k=number
@@ -313,13 +326,6 @@ def _record(agents: list[dict[str, Any]], agent: str) -> Mapping[str, Any]:
     if found is None:
         raise EngineError(f"the server does not know {agent} any more: let nobody else use it meanwhile")
     return found
-
-
-def _token_bytes(agents: list[dict[str, Any]], agent: str) -> float:
-    """Bytes of KV a token, by the blocks that an agent has."""
-    record = _record(agents, agent)
-    blocks = -(-record["kept_tokens"] // _BLOCK_TOKENS)
-    return float(max(record["vram_bytes"], record["host_bytes"]) / max(1, blocks) / _BLOCK_TOKENS)
 
 
 def _crossed(state: Mapping[str, Any]) -> int:

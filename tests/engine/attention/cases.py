@@ -12,8 +12,8 @@ from torch import Tensor
 
 from kvtrace.engine.attention import ops
 from kvtrace.engine.attention.rotated import rotated_attention
+from kvtrace.engine.geometry import BLOCK_TOKENS, GPU_BLOCK_TOKENS
 
-BLOCK_TOKENS = 16
 LAYERS = 2
 LAYER = 1
 Attend = Callable[..., Tensor]
@@ -30,6 +30,7 @@ class Case:
     window: int = 0
     unwritten: tuple[int, ...] = ()
     extra_tokens: int = 0  # rows past the last sequence, as a step padded to a bucket has them
+    block_tokens: int = GPU_BLOCK_TOKENS
 
     @property
     def decode(self) -> bool:
@@ -38,7 +39,9 @@ class Case:
     def __str__(self) -> str:
         parts = "+".join(f"{queries}of{keys}" for queries, keys in self.sequences)
         marks = f"-window{self.window}" * bool(self.window) + f"-unwritten{self.unwritten}" * bool(self.unwritten)
-        return f"{parts}-{self.heads}x{self.kv_heads}x{self.head_dim}{marks}{'-extra' * bool(self.extra_tokens)}"
+        marks += "-extra" * bool(self.extra_tokens)
+        marks += f"-blocks{self.block_tokens}" * (self.block_tokens != GPU_BLOCK_TOKENS)
+        return f"{parts}-{self.heads}x{self.kv_heads}x{self.head_dim}{marks}"
 
 
 @dataclass(frozen=True)
@@ -78,10 +81,11 @@ def build(case: Case, seed: int, device: str, dtype: torch.dtype, spare_blocks: 
     """A step whose pool is NaN wherever no sequence has written, with shuffled blocks and strided inputs."""
     source = random.Random(seed)
     torch.manual_seed(seed)
-    widths = [-(-keys // BLOCK_TOKENS) for _, keys in case.sequences]
+    size = case.block_tokens
+    widths = [-(-keys // size) for _, keys in case.sequences]
     total = sum(widths) + spare_blocks
     free = source.sample(range(total), total)
-    pool = torch.full((total, LAYERS, 2, case.kv_heads, BLOCK_TOKENS, case.head_dim), float("nan"), dtype=dtype)
+    pool = torch.full((total, LAYERS, 2, case.kv_heads, size, case.head_dim), float("nan"), dtype=dtype)
     # Past a sequence's blocks the table points at poison.
     poison = [free.pop() for _ in range(spare_blocks)]
     tables = torch.tensor([source.choices(poison, k=max(1, *widths) + 1) for _ in case.sequences], dtype=torch.int32)
@@ -91,10 +95,10 @@ def build(case: Case, seed: int, device: str, dtype: torch.dtype, spare_blocks: 
         tables[index, : len(blocks)] = torch.tensor(blocks, dtype=torch.int32)
         known = keys if index in case.unwritten else keys - queries
         for position in range(keys):
-            slot = blocks[position // BLOCK_TOKENS] * BLOCK_TOKENS + position % BLOCK_TOKENS
+            slot = blocks[position // size] * size + position % size
             if position < known:
                 row = torch.randn(LAYERS, 2, case.kv_heads, case.head_dim).to(dtype)
-                pool[slot // BLOCK_TOKENS, :, :, :, slot % BLOCK_TOKENS] = row
+                pool[slot // size, :, :, :, slot % size] = row
             if position >= keys - queries:
                 slots.append(slot if position >= known else -1)
         slots += [-1] * (queries if keys == 0 else 0)
@@ -178,6 +182,8 @@ def decode_cases() -> Iterator[Case]:
     yield Case(((1, 5), (1, 40), (1, 200)), 4, 2, 64, window=33)
     yield Case(((1, 64), (1, 65), (1, 66)), 4, 1, 80)
     yield Case(((1, 50),), 20, 1, 64)
+    yield Case(odd, 8, 2, 64, block_tokens=BLOCK_TOKENS)
+    yield Case(odd, 8, 2, 64, block_tokens=128)
 
 
 def rotated_cases() -> Iterator[tuple[Case, bool]]:
@@ -201,6 +207,8 @@ def prefill_cases() -> Iterator[Case]:
     yield Case(((70, 100), (1, 90), (12, 12)), 4, 2, 64, window=19)
     yield Case(((40, 60), (1, 5)), 4, 1, 80)
     yield Case(((9, 30),), 40, 1, 64)
+    yield Case(((15, 15), (17, 33), (1, 127), (40, 129)), 8, 2, 64, block_tokens=BLOCK_TOKENS)
+    yield Case(((15, 15), (17, 33), (1, 127), (40, 129)), 8, 2, 64, block_tokens=128)
     yield Case(tuple((1 + index % 3, 4 + index) for index in range(67)), 1, 1, 64)
 
 

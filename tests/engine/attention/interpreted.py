@@ -19,6 +19,7 @@ from torch import Tensor
 
 from kvtrace.engine.attention import gpu, triton_decode, triton_prefill, triton_write
 from kvtrace.engine.attention.tiles import DecodeTiles, PrefillTiles, Target
+from kvtrace.engine.geometry import BLOCK_SIZES
 
 from .cases import (
     Attend,
@@ -93,33 +94,43 @@ QUERIES_OF_KEYS: Final = st.integers(1, 70).flatmap(
 SEQUENCES: Final = st.lists(st.one_of(QUERIES_OF_KEYS, st.just((1, 0))), min_size=1, max_size=3).map(tuple)
 HEADS: Final = st.sampled_from([(1, 1, 32), (3, 1, 16), (4, 2, 16), (8, 1, 24)])
 WINDOWS: Final = st.sampled_from([0, 0, 1, 16, 50])
+BLOCKS: Final = st.sampled_from(BLOCK_SIZES)
 
 
-@given(SEQUENCES, HEADS, WINDOWS, st.sampled_from([2, 3, 5]), st.sampled_from([0, 1, 4]), st.sampled_from([0, 3]))
+@given(
+    SEQUENCES, HEADS, WINDOWS, BLOCKS, st.sampled_from([2, 3, 5]), st.sampled_from([0, 1, 4]), st.sampled_from([0, 3])
+)
 @settings(max_examples=10, deadline=None, derandomize=True, database=None)
 def any_joined_prefill(
     sequences: tuple[tuple[int, int], ...],
     heads: tuple[int, int, int],
     window: int,
+    block_tokens: int,
     splits: int,
     yields: int,
     extra: int,
 ) -> None:
     """Any step, its keys divided, with and without the decode kernel for single queries, is what the reference computes."""
-    case = Case(sequences, *heads, window, extra_tokens=extra)
+    case = Case(sequences, *heads, window, extra_tokens=extra, block_tokens=block_tokens)
     tiles = PrefillTiles(16, 32, 4, 1, splits=splits, join=True, yields=yields)
     step = build(case, 5, "cpu", torch.float32)
     check(case, step, by_prefill(tiles), 1e-4)
     check(case, step, by_prefill(tiles, DECODE[2]), 1e-4)
 
 
-@given(SEQUENCES, HEADS, WINDOWS, st.booleans(), st.booleans())
+@given(SEQUENCES, HEADS, WINDOWS, BLOCKS, st.booleans(), st.booleans())
 @settings(max_examples=6, deadline=None, derandomize=True, database=None)
 def any_rotated_prefill(
-    sequences: tuple[tuple[int, int], ...], heads: tuple[int, int, int], window: int, normed: bool, unwritten: bool
+    sequences: tuple[tuple[int, int], ...],
+    heads: tuple[int, int, int],
+    window: int,
+    block_tokens: int,
+    normed: bool,
+    unwritten: bool,
 ) -> None:
     """Rotation and KV write by one kernel are what the reference computes in two."""
-    case = Case(sequences, *heads, window, unwritten=(0,) if unwritten else (), extra_tokens=1)
+    first = (0,) if unwritten else ()
+    case = Case(sequences, *heads, window, unwritten=first, extra_tokens=1, block_tokens=block_tokens)
     for target in TARGETS:
         check_rotated(case, build(case, 6, "cpu", torch.float32), normed, by_gpu(target, gpu.rotated_attention), 1e-4)
 
@@ -131,6 +142,7 @@ KEYS: Final = st.sampled_from([0, 1, 2, 16, 17, 32, 33, 64, 65, 130])
     st.lists(KEYS, min_size=1, max_size=5),
     HEADS,
     WINDOWS,
+    BLOCKS,
     st.sampled_from([1, 2, 3, 5, 8, 13]),
     st.sampled_from([16, 32, 64]),
     st.booleans(),
@@ -138,10 +150,18 @@ KEYS: Final = st.sampled_from([0, 1, 2, 16, 17, 32, 33, 64, 65, 130])
 )
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 def any_division(
-    keys: list[int], heads: tuple[int, int, int], window: int, programs: int, tile: int, join: bool, unwritten: bool
+    keys: list[int],
+    heads: tuple[int, int, int],
+    window: int,
+    block_tokens: int,
+    programs: int,
+    tile: int,
+    join: bool,
+    unwritten: bool,
 ) -> None:
     """Sequences of any lengths, divided among any number of programs, are what the reference computes."""
-    case = Case(tuple((1, one) for one in keys), *heads, window, unwritten=(0,) if unwritten else ())
+    sequences, first = tuple((1, one) for one in keys), (0,) if unwritten else ()
+    case = Case(sequences, *heads, window, unwritten=first, block_tokens=block_tokens)
     tiles = DecodeTiles(tile, programs, 2, 1, join)
     check(case, build(case, 7, "cpu", torch.float32), by_decode(tiles), 1e-4)
     # A count left over would show in a later step alone.

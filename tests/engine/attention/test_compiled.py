@@ -14,8 +14,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from kvtrace.engine.attention import triton_combine, triton_decode, triton_prefill, triton_write
-from kvtrace.engine.attention.tiles import DecodeTiles, Target, decode_tiles, prefill_tiles
+from kvtrace.engine.attention.tiles import DecodeTiles, PrefillTiles, Target, decode_tiles, prefill_tiles
 from kvtrace.engine.attention.triton_shares import BORDER, parts_at_once, weigh_kernel
+from kvtrace.engine.geometry import BLOCK_SIZES, GPU_BLOCK_TOKENS
 
 LDS: Final = 64 * 1024
 # Architecture, Triton's target, the binary it ends in, and the shared memory a workgroup may use.
@@ -79,9 +80,17 @@ def test_decoding_beside_prefill_compiles_within_the_cards_limits(card: str, dty
     _assert_fits(_decode(card, 128, dtype, tiles, beside=True), card)
 
 
-def _decode(card: str, head_dim: int, dtype: str, tiles: DecodeTiles, *, beside: bool = False) -> Any:
+def _decode(
+    card: str,
+    head_dim: int,
+    dtype: str,
+    tiles: DecodeTiles,
+    *,
+    beside: bool = False,
+    block_tokens: int = GPU_BLOCK_TOKENS,
+) -> Any:
     constants = {
-        "BLOCK_TOKENS": 16,
+        "BLOCK_TOKENS": block_tokens,
         "GROUP": 4,
         "ROWS": 16,
         "HEAD_DIM": head_dim,
@@ -117,8 +126,32 @@ def test_prefill_compiles_within_the_cards_limits(
 ) -> None:
     tiles = prefill_tiles(Target(card, 132), head_dim, DTYPES[dtype], tokens, 32, 8, 8192)
     assert (tiles.splits > 1) == (tokens < 4096)
+    _assert_fits(_prefill(card, head_dim, dtype, tiles, windowed=windowed), card)
+
+
+@pytest.mark.parametrize("card", CARDS)
+@pytest.mark.parametrize("block_tokens", sorted({*BLOCK_SIZES} - {GPU_BLOCK_TOKENS}))
+def test_other_sizes_of_blocks_compile_within_the_cards_limits(card: str, block_tokens: int) -> None:
+    target = Target(card, 132)
+    decode = _decode(card, 128, "bf16", decode_tiles(target, 128, 2, 8, 8, 4096), block_tokens=block_tokens)
+    prefill = _prefill(
+        card, 128, "bf16", prefill_tiles(target, 128, 2, 200, 32, 8, 8192), windowed=False, block_tokens=block_tokens
+    )
+    for compiled in (decode, prefill):
+        _assert_fits(compiled, card)
+
+
+def _prefill(
+    card: str,
+    head_dim: int,
+    dtype: str,
+    tiles: PrefillTiles,
+    *,
+    windowed: bool,
+    block_tokens: int = GPU_BLOCK_TOKENS,
+) -> Any:
     constants = {
-        "BLOCK_TOKENS": 16,
+        "BLOCK_TOKENS": block_tokens,
         "HEADS": 32,
         "GROUP": 4,
         "SIDE": 4,
@@ -135,17 +168,16 @@ def test_prefill_compiles_within_the_cards_limits(
         "STAGES": tiles.stages,
         "YIELDS": 66 if tiles.splits > 1 and tiles.join else 0,
     }
-    kernel = triton_prefill.prefill_kernel
-    _assert_fits(_compile(kernel, constants, dtype, card, tiles.warps, tiles.stages), card)
+    return _compile(triton_prefill.prefill_kernel, constants, dtype, card, tiles.warps, tiles.stages)
 
 
 @pytest.mark.parametrize("card", CARDS)
 def test_the_small_kernels_compile(card: str) -> None:
     shape = {"HEAD_DIM": 128, "DIMS": 128}
-    write = {"BLOCK_TOKENS": 16, "TOKENS": 16} | shape
+    write = {"BLOCK_TOKENS": GPU_BLOCK_TOKENS, "TOKENS": 16} | shape
     _assert_fits(_compile(triton_write.write_kernel, write, "bf16", card, 4, 1), card)
     halves = {"HALF": 64, "HALF_PADDED": 64}
-    rotate = {"BLOCK_TOKENS": 16, "HEADS": 32, "KV_HEADS": 8, "NORMED": True, "BLOCK": 8} | halves
+    rotate = {"BLOCK_TOKENS": GPU_BLOCK_TOKENS, "HEADS": 32, "KV_HEADS": 8, "NORMED": True, "BLOCK": 8} | halves
     _assert_fits(_compile(triton_write.rotate_kernel, rotate, "bf16", card, 4, 1), card)
     combine = {"SPLITS": 8, "CHUNK": 4, "GROUP": 3, "HEADS": 4} | shape
     _assert_fits(_compile(triton_combine.combine_kernel, combine, "bf16", card, 4, 1), card)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kvtrace.engine.attention import ops
-from tests.engine.attention.cases import BLOCK_TOKENS, LAYER, Case, Step, build, decode_cases, prefill_cases
+from kvtrace.engine.geometry import BLOCK_SIZES
+from tests.engine.attention.cases import LAYER, Case, Step, build, decode_cases, prefill_cases
 
 QUERIES_OF_KEYS = st.integers(1, 60).flatmap(lambda keys: st.tuples(st.integers(1, keys), st.just(keys)))
 
@@ -17,15 +18,13 @@ QUERIES_OF_KEYS = st.integers(1, 60).flatmap(lambda keys: st.tuples(st.integers(
 def _written_out(case: Case, step: Step, pool: Tensor) -> Tensor:
     """One query, one head and one key after the other, in float64, from the pool after the step."""
     output = torch.zeros(step.query.shape, dtype=torch.float64)
-    group = case.heads // case.kv_heads
+    group, size = case.heads // case.kv_heads, case.block_tokens
     row = 0
     for (queries, keys), table in zip(case.sequences, step.tables.tolist(), strict=True):
         for index in range(queries):
             last = keys - queries + index
             first = max(0, last - case.window + 1) if case.window else 0
-            places = (
-                [(table[key // BLOCK_TOKENS], key % BLOCK_TOKENS) for key in range(first, last + 1)] if keys else []
-            )
+            places = [(table[key // size], key % size) for key in range(first, last + 1)] if keys else []
             for head in range(case.heads if places else 0):
                 kv = torch.stack([pool[block, LAYER, :, head // group, at] for block, at in places]).double()
                 weights = torch.softmax(kv[:, 0] @ step.query[row, head].double() * step.scale, 0)
@@ -42,9 +41,10 @@ def _check(case: Case, seed: int) -> None:
     # Each written position has its own key and value, and nothing else has changed.
     for token, slot in enumerate(step.write_slots.tolist()):
         if slot >= 0:
-            cell = pool[slot // BLOCK_TOKENS, LAYER, :, :, slot % BLOCK_TOKENS]
+            block, at = divmod(slot, case.block_tokens)
+            cell = pool[block, LAYER, :, :, at]
             assert torch.equal(cell, torch.stack((step.key[token], step.value[token])))
-            cell.copy_(step.pool[slot // BLOCK_TOKENS, LAYER, :, :, slot % BLOCK_TOKENS])
+            cell.copy_(step.pool[block, LAYER, :, :, at])
     assert torch.equal(pool.view(torch.uint8), step.pool.view(torch.uint8))
 
 
@@ -53,13 +53,14 @@ def _check(case: Case, seed: int) -> None:
     shape=st.sampled_from([(1, 1), (3, 1), (4, 2), (8, 1)]),
     window=st.sampled_from([0, 0, 1, 7, 16, 100]),
     extra=st.sampled_from([0, 5]),
+    block_tokens=st.sampled_from(BLOCK_SIZES),
     seed=st.integers(0, 1000),
 )
 @settings(max_examples=40, deadline=None)
 def test_any_step_is_plain_causal_attention(
-    sequences: list[tuple[int, int]], shape: tuple[int, int], window: int, extra: int, seed: int
+    sequences: list[tuple[int, int]], shape: tuple[int, int], window: int, extra: int, block_tokens: int, seed: int
 ) -> None:
-    _check(Case(tuple(sequences), *shape, 8, window, extra_tokens=extra), seed)
+    _check(Case(tuple(sequences), *shape, 8, window, extra_tokens=extra, block_tokens=block_tokens), seed)
 
 
 @pytest.mark.parametrize("case", [*list(decode_cases())[6:8], *list(prefill_cases())[3:5]], ids=str)
