@@ -14,11 +14,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvtrace.engine.model import load_model
+from kvtrace.engine.model.lean import lean_weights
 from kvtrace.engine.model.skinny_ops import arguments
 from kvtrace.engine.model.skinny_tiles import MOST_ROWS, ModelSizes, Tiling, layer_tilings, padded_rows, tiling_for
 
 pytest.importorskip("triton", reason="Triton is there for Linux alone")
 
+from kvtrace.engine.attention import gpu
+from kvtrace.engine.attention.tiles import Target
+from kvtrace.engine.choose import skinny_tilings
 from tests.engine.skinny_interpreted import planned
 
 ROOT = Path(__file__).parents[2]
@@ -108,6 +113,17 @@ def test_nothing_is_used_where_nobody_measured() -> None:
     assert layer_tilings("gfx1201", 64, 8, QWEN3_8B) is None
     assert layer_tilings("sm_90", 132, MOST_ROWS + 1, QWEN3_8B) is None
     assert layer_tilings("sm_90", 132, 8, QWEN3_8B._replace(vocabulary=151_937)) is None
+
+
+def test_they_multiply_numbers_of_16_bits_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 32 bits they would be TF32, whose ten bits of mantissa change a token here and there."""
+    monkeypatch.setattr(gpu, "target_of", lambda device: Target("sm_90", 132))
+    found = {
+        dtype: skinny_tilings(lean_weights(load_model("random:tiny", dtype=dtype).model, 64))(8)
+        for dtype in (torch.bfloat16, torch.float16, torch.float32)
+    }
+    assert found[torch.bfloat16] == found[torch.float16] is not None
+    assert found[torch.float32] is None
 
 
 @given(st.integers(1, 400), st.integers(1, 200), st.integers(1, 32), st.booleans(), st.booleans())
