@@ -17,7 +17,7 @@ UNREAD: Final = -1
 class Chunk:
     """A run of positions of one sequence: ``tokens`` stand at ``start … start + len(tokens) - 1``.
 
-    KV of a position is written through ``table`` (position ``p`` goes to row ``p % 16`` of block
+    KV of a position is written through ``table`` (with blocks of 16 position ``p`` goes to row ``p % 16`` of block
     ``table[p // 16]``) unless the position is below ``write_from``: then it exists already and is only read
     (the one token that a full prefix hit needs must not write into a shared block).
     ``sample`` asks for the next token after the last position; ``generated`` is how many tokens of output

@@ -101,7 +101,7 @@ class Sequence:
     """A request: its tokens, how many of them have KV, and the device blocks that hold it.
 
     ``tokens`` is prompt then output. ``computed`` positions are done: ``table[i]`` holds positions
-    ``16 i … 16 i + 15``. Steps that were launched and not yet read compute positions up to ``launched`` besides, and
+    ``16 i … 16 i + 15`` where a block has 16. Steps that were launched and not yet read compute positions up to ``launched`` besides, and
     sample ``unread`` further tokens. ``keys[i]`` is the content key of full block ``i``, the first one's parent is
     ``root``. The KV of positions below
     ``write_from`` came from the cache, which is one more than ``computed`` where the cache held the whole

@@ -14,7 +14,7 @@ from .wording import counted
 
 
 class Storage:
-    """Device pool ``[device_blocks, layers, 2, kv_heads, 16, head_dim]`` and host slots of the same block size.
+    """Device pool ``[device_blocks, layers, 2, kv_heads, block_tokens, head_dim]`` and host slots of the same block size.
 
     A block is one contiguous piece on the device, so every copy is flat and one-dimensional. The host tier is one row
     of slots over chunks of memory; a slot that crosses a chunk's border is copied in two parts.

@@ -53,7 +53,7 @@ LEAD_COPIES: Final = 128
 """Copies that are reported done together at most, of those before the parts of a restore."""
 
 HERE_COPIES: Final = 512
-"""Copies that whoever submits them queues before it leaves the rest to the lane's thread: a restore of 1 GB has 430."""
+"""Copies that whoever submits them queues before it leaves the rest to the lane's thread: a restore of 1 GB has 216 of 32 tokens of Qwen3-8B."""
 
 BUFFER_BYTES: Final = 32 << 20
 """What is gathered at a time at most, and the size of each buffer for it. 16 MB moved an agent up to 2 % slower."""
