@@ -38,9 +38,7 @@ def skinny_tilings(weights: LeanWeights) -> Tilings:
     from .attention.gpu import target_of
 
     layer = weights.layers[0]
-    if (
-        weights.dtype.itemsize > 2
-    ):  # they multiply 32-bit numbers in TF32, which is not what whoever asks for those wants
+    if weights.dtype.itemsize > 2:  # who asks for float32 wants no products in TF32, which they would be
         return lambda batch: None
     if any(bias is not None for bias in (layer.out_bias, layer.gate_up_bias, layer.down_bias)):
         return lambda batch: None

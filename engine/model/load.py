@@ -87,7 +87,8 @@ def load_model(
     place = torch.device(device)
     gpu = place.type != "cpu"
     dtype = dtype or (torch.bfloat16 if gpu else torch.float32)
-    block_tokens = block_tokens or (GPU_BLOCK_TOKENS if gpu else BLOCK_TOKENS)
+    if block_tokens is None:
+        block_tokens = GPU_BLOCK_TOKENS if gpu else BLOCK_TOKENS
     if block_tokens not in BLOCK_SIZES:
         raise ConfigError(f"block_tokens is {block_tokens}; give one of {', '.join(map(str, BLOCK_SIZES))}")
     form = _Form(place, dtype, block_tokens)

@@ -56,6 +56,8 @@ def test_blocks_are_of_the_size_asked_for(tiny_folder: Callable[[str], Path]) ->
     assert load_model(tiny_folder("llama"), block_tokens=64).geometry.block_tokens == 64
     with pytest.raises(ConfigError, match="block_tokens is 20; give one of 16, 32, 64, 128"):
         load_model(tiny_folder("llama"), block_tokens=20)
+    with pytest.raises(ConfigError, match="block_tokens is 0"):
+        load_model(tiny_folder("llama"), block_tokens=0)
 
 
 def test_loading_is_quiet_and_restores_settings(

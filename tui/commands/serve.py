@@ -135,7 +135,7 @@ def _settings(model: str, options: dict[str, Any]) -> ServerSettings:
             context_tokens=options["context"],
             step_tokens=options["step_tokens"],
             mixed_step_tokens=options["mixed_step_tokens"],
-            block_tokens=int(options["block_tokens"]) if options["block_tokens"] else None,
+            block_tokens=None if options["block_tokens"] is None else int(options["block_tokens"]),
             queue_requests=options["queue"],
             drain_s=options["drain"],
             vllm_metrics=options["vllm_metrics"],
