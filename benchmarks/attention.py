@@ -32,9 +32,10 @@ from kvtrace.engine.attention.tiles import (
     decode_tiles,
     prefill_tiles,
 )
+from kvtrace.engine.geometry import GPU_BLOCK_TOKENS
 
 SCHEMA_VERSION: Final = 1
-HEADS, KV_HEADS, HEAD_DIM, BLOCK_TOKENS = 32, 8, 128, 16
+HEADS, KV_HEADS, HEAD_DIM, BLOCK_TOKENS = 32, 8, 128, GPU_BLOCK_TOKENS
 TOKEN_BYTES: Final = 2 * KV_HEADS * HEAD_DIM * 2  # of one layer
 BATCHES: Final = ((1, 1000), (8, 1000), (32, 1000), (1, 6900), (8, 6900))
 # New positions and all keys of one sequence: a whole prompt, the second half of one, and a turn that comes back.

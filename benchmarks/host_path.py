@@ -35,7 +35,7 @@ from kvtrace.engine.swap.contract import Direction
 from kvtrace.tracer.signals import ToolEnded, ToolStarted
 
 SCHEMA_VERSION = 1
-DEVICE_BLOCKS, HOST_BLOCKS, SLOTS = 3437, 21_845, 8
+DEVICE_BLOCKS, HOST_BLOCKS, SLOTS = 55_000 // GEOMETRY.block_tokens, (48 << 30) // GEOMETRY.block_bytes, 8
 SIGNAL_S = 0.002  # from the tool's end to the request
 PUBLISH_NS = 100_000_000
 PARTS = ("collect", "hand out", "read", "chunks", "launch", "submit copies")

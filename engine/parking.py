@@ -48,8 +48,8 @@ _RANKED: Final = 32
 
 _ABORTED: Final = "abort"
 
-_AHEAD_BLOCKS: Final = 32
-"""Least number of blocks that are worth a restore ahead of its slot, unless fewer are missing."""
+_AHEAD_TOKENS: Final = 1024
+"""Least number of tokens that are worth a restore ahead of its slot, unless fewer are missing."""
 
 
 class Parking:
@@ -243,7 +243,7 @@ class Parking:
         residency = self._cache.residency(agent)
         missing = residency.blocks - residency.device_blocks
         most = min(missing, room - residency.device_blocks)
-        if not self._mode.uses_host or most < max(1, min(missing, _AHEAD_BLOCKS)):
+        if not self._mode.uses_host or most < max(1, min(missing, _AHEAD_TOKENS // self._cache.block_tokens)):
             return
         # This is asked in every step: where there was no room, and nothing has changed since, there is none.
         if self._futile == self._state(agent):

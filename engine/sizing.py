@@ -152,13 +152,14 @@ def _host_pool(memory: DeviceMemory, left: int, asked: int | None) -> int:
 def _too_small(
     geometry: KVGeometry, memory: DeviceMemory, coming: int, asked: int | None, got: int, context_tokens: int
 ) -> str:
-    need = geometry.blocks_for(context_tokens) * geometry.block_bytes
-    fits = got // geometry.token_bytes
+    blocks = geometry.blocks_for(context_tokens)
+    need = blocks * geometry.block_bytes
     advice = "stop what holds the memory, give a shorter --context, or choose a smaller model"
     if asked is not None:
         return (
-            f"a KV pool of {gib(asked)} holds {fits:,} tokens, one context of {context_tokens:,} needs {gib(need)}: "
-            "give a larger --kv-vram or a shorter --context"
+            f"a KV pool of {gib(asked)} holds {got // geometry.block_bytes:,} blocks of {geometry.block_tokens} tokens, one "
+            f"context of {context_tokens:,} needs {blocks:,}: give --kv-vram {-(-need // 2**20)}MiB or more, or a shorter "
+            "--context"
         )
     if memory.kind == "cpu":
         free = f"{gib(memory.host_available_bytes)} of memory are available, of which a quarter may be used"

@@ -343,10 +343,10 @@ def _sound(run: Any) -> bool:
 
 
 def _kind(run: Json, *but: str) -> tuple[Any, ...]:
-    """The cell but for those parts, the model and the kind of device that the server told, and the card's name."""
+    """The cell but for those parts, the model, kind of device and size of blocks that the server told, and the card's name."""
     server, machine = run.get("server") or {}, run.get("machine") or {}
     cell = ((name, value) for name, value in sorted(run["cell"].items()) if name not in but)
-    return (*cell, server.get("model"), server.get("device"), machine.get("device"))
+    return (*cell, server.get("model"), server.get("device"), server.get("block_tokens"), machine.get("device"))
 
 
 def _at(run: Json, path: Sequence[str]) -> float | None:

@@ -14,7 +14,7 @@ from ..attention import ATTENTION_NAME, register
 from ..batch import Chunk
 from ..device import device_memory
 from ..errors import ConfigError, ModelError
-from ..geometry import BLOCK_SIZES, BLOCK_TOKENS, GPU_BLOCK_TOKENS, KVGeometry
+from ..geometry import BLOCK_SIZES, KVGeometry, default_block_tokens
 from ..runner import TorchRunner
 from ..sequence import Sampling
 from ..storage import Storage
@@ -87,8 +87,7 @@ def load_model(
     place = torch.device(device)
     gpu = place.type != "cpu"
     dtype = dtype or (torch.bfloat16 if gpu else torch.float32)
-    if block_tokens is None:
-        block_tokens = GPU_BLOCK_TOKENS if gpu else BLOCK_TOKENS
+    block_tokens = default_block_tokens(gpu=gpu) if block_tokens is None else block_tokens
     if block_tokens not in BLOCK_SIZES:
         raise ConfigError(f"block_tokens is {block_tokens}; give one of {', '.join(map(str, BLOCK_SIZES))}")
     form = _Form(place, dtype, block_tokens)

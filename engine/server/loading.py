@@ -36,6 +36,7 @@ class Started:
     vram_tokens: int
     host_tokens: int
     policy: str
+    block_tokens: int
     seconds: float
 
 
@@ -97,6 +98,7 @@ def start_engine(service: Service, listener: PhaseListener) -> Started:
         vram_tokens=pools.device_blocks * block,
         host_tokens=pools.host_blocks * block if config.policy.uses_host else 0,
         policy=config.policy.value,
+        block_tokens=block,
         seconds=time.monotonic() - service.started_monotonic,
     )
 

@@ -107,10 +107,19 @@ def test_a_card_too_full_for_one_context_names_what_is_missing() -> None:
 
 
 def test_a_pool_asked_for_must_hold_one_context() -> None:
-    with pytest.raises(ConfigError, match=r"holds 7,281 tokens, one context of 8,192 needs 1\.1 GiB.*larger --kv-vram"):
+    with pytest.raises(
+        ConfigError,
+        match=r"holds 455 blocks of 16 tokens, one context of 8,192 needs 512: give --kv-vram 1152MiB or more",
+    ):
         size_pools(QWEN, 0, CARD, GIB, None, 8192, 8)
-    with pytest.raises(ConfigError, match=r"a KV pool of 8 bytes holds 0 tokens"):
+    with pytest.raises(ConfigError, match=r"a KV pool of 8 bytes holds 0 blocks of 16 tokens"):
         size_pools(QWEN, GIB, CARD, 8, None, 8192, 8)
+    large = replace(QWEN, block_tokens=128)
+    with pytest.raises(
+        ConfigError, match=r"holds 7 blocks of 128 tokens, one context of 1,000 needs 8: give --kv-vram 144MiB"
+    ):
+        size_pools(large, 0, CARD, 8 * large.block_bytes - 1, None, 1000, 8)
+    assert size_pools(large, 0, CARD, 144 << 20, None, 1000, 8).device_blocks == 8
 
 
 def test_host_tier_beyond_the_memory_is_refused() -> None:

@@ -54,6 +54,9 @@ def run(
     }
 
 
+POLICIES = ("auto", "recompute")
+
+
 def of(groups: tuple[Group, ...], agents: int, policy: str | None = "auto") -> Group:
     (found,) = [group for group in groups if (group.agents, group.cell["policy"]) == (agents, policy)]
     return found
@@ -206,6 +209,23 @@ def test_runs_of_another_model_or_device_are_cells_of_their_own() -> None:
     assert merged([one], [other]) == [one, other]
     groups = groups_of([one, other, third])
     assert derive(of(groups, 16), groups).measured_multiple is None
+
+
+def test_runs_with_blocks_of_another_size_are_cells_of_their_own() -> None:
+    small, large = (
+        [
+            run(16, rate, policy=policy, server={"model": "m", "device": "cpu", "block_tokens": size})
+            for policy in POLICIES
+        ]
+        for rate, size in ((4.0, 16), (5.0, 32))
+    )
+    kept = merged(small, large)
+    assert len(kept) == 4
+    for runs in (small, large):
+        groups = groups_of(runs)
+        assert derive(of(groups, 16), groups).of_no_swap == 1.0
+    groups = groups_of([small[0], large[1]])
+    assert derive(of(groups, 16), groups).of_no_swap is None
 
 
 def test_runs_of_another_card_of_the_same_kind_are_cells_of_their_own() -> None:

@@ -175,6 +175,14 @@ def test_wrong_options_are_refused(options: list[str], words: str, code: int) ->
     assert (done.exit_code, words in done.output) == (code, True)
 
 
+@pytest.mark.parametrize(("options", "size"), [([], None), (["--block-tokens", "64"], 64)])
+def test_the_size_of_blocks_is_what_was_asked_for(options: list[str], size: int | None) -> None:
+    from kvtrace.tui.commands.serve import _settings, command
+
+    context = command.make_context("serve", ["smollm2", *options])
+    assert _settings("smollm2", context.params).block_tokens == size
+
+
 def test_an_empty_key_opens_no_door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = tmp_path / "key"
     key.write_text("\n")

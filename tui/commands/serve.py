@@ -63,7 +63,11 @@ def _named_device(_context: click.Context, _option: click.Parameter, name: str) 
 )
 @click.option("--step-tokens", type=_COUNT, help="Most tokens of one forward step.")
 @click.option("--mixed-step-tokens", type=_COUNT, help="Most tokens of a step in which nearly all slots decode.")
-@click.option("--block-tokens", type=click.Choice(["16", "32", "64", "128"]), help="Tokens of a KV block.")
+@click.option(
+    "--block-tokens",
+    type=click.Choice(["16", "32", "64", "128"]),
+    help="Tokens of a KV block.  [default: 32 on a GPU, else 16]",
+)
 @click.option("--queue", type=_COUNT, default=256, show_default=True, help="Most requests that wait; then 429.")
 @click.option(
     "--device",
@@ -229,7 +233,10 @@ def _banner(talk: Console, url: str, started: Started, key_header: str) -> None:
         ("model", started.model_id),
         ("device", started.device),
         ("context", f"{started.context_tokens:,} tokens a request"),
-        ("KV in VRAM" if started.device != "cpu" else "KV in RAM", f"{started.vram_tokens:,} tokens"),
+        (
+            "KV in VRAM" if started.device != "cpu" else "KV in RAM",
+            f"{started.vram_tokens:,} tokens in blocks of {started.block_tokens}",
+        ),
         ("KV on the host", f"{started.host_tokens:,} tokens more of parked agents"),
         ("policy", started.policy),
     )

@@ -180,12 +180,21 @@ def read_first(feed: Feed) -> list[Sample]:
         feed.close()
 
 
+def _read_once(wanted: Wanted) -> list[Sample]:
+    """The first samples of what is looked at only once; files without any agent end the command."""
+    samples = read_first(open_feed(replace(wanted, at_end=True)))
+    if wanted.paths and not samples[-1].snapshot.agents:
+        names = ", ".join(map(str, wanted.paths))
+        raise CommandError(f"no agent's span is in {names}: is it a span file, or a folder of them?", ExitCode.NO_DATA)
+    return samples
+
+
 def print_once(wanted: Wanted, view: View, *, whole: bool) -> None:
     """Print one sample as text."""
     from ..top.history import History
     from ..top.once import once_lines
 
-    samples = read_first(open_feed(replace(wanted, at_end=True)))
+    samples = _read_once(wanted)
     history = History()
     for sample in samples:
         history.add(sample)
@@ -221,7 +230,7 @@ def print_json(wanted: Wanted, interval_s: float | None) -> None:
     """Print one sample as JSON, or one every ``interval_s`` seconds, each on a line of its own."""
     wanted = replace(wanted, names=False)
     if interval_s is None:
-        click.echo(json.dumps(read_first(open_feed(replace(wanted, at_end=True)))[-1].as_json(), indent=2))
+        click.echo(json.dumps(_read_once(wanted)[-1].as_json(), indent=2))
         return
     from ..feed.contract import FeedError
 

@@ -229,13 +229,14 @@ class History:
             rates.append(moved / passed_s if moved is not None and passed_s > 1.5 else rate)
         self.vram_used.append(float(tiers.vram.kv_active_bytes))
         self.host_used.append(float(tiers.host.used_bytes))
+        size = sample.snapshot.block_tokens or 1
         whole = [
-            agent.vram_bytes / agent.context_tokens
+            agent.vram_bytes / (-(-agent.context_tokens // size) * size)
             for agent in sample.snapshot.agents
             if shown(agent.state, True) in _WHOLE and agent.context_tokens > 256 and agent.vram_bytes
         ]
         if whole:
-            # The median: a block is shared by a whole prefix of agents, and the last one is only partly filled.
+            # The median: a block is shared by a whole prefix of agents, and whose request began has no KV for all of it yet.
             self.token_bytes = sorted(whole)[len(whole) // 2]
 
     @staticmethod

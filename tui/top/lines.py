@@ -131,6 +131,13 @@ def gigabytes(value: float | None) -> str:
     return f"{value / 1e9:.1f}" if value >= 1e8 or value == 0 else f"{value / 1e6:.0f} MB"
 
 
+def of_total(used: float, total: float | None = None) -> str:
+    """``8.1/16.0 GB``, ``12/13 MB``: both in the unit that suits the larger one; without a total ``8.1 GB``."""
+    most = max(used, total or 0)
+    unit, name, digits = (1e9, "GB", 1) if most >= 1e8 or not most else (1e6, "MB", 0)
+    return "/".join(f"{value / unit:.{digits}f}" for value in (used, total) if value is not None) + f" {name}"
+
+
 def seconds(value: float) -> str:
     """``4.2s``, ``38.4s``, ``12m34s``, ``3h04m``, ``2d03h``: at most six characters."""
     if value < 99.95:

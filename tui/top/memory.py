@@ -12,7 +12,7 @@ from kvtrace.engine.records import HostTier, Link, Tiers, VramTier
 
 from ..feed.contract import Sample
 from .history import History
-from .lines import Line, amount, bar, first_that_fits, gigabytes, size, spark, width_of
+from .lines import Line, amount, bar, first_that_fits, gigabytes, of_total, size, spark, width_of
 from .looks import LOOKS, Shown, glyph, shown
 from .view import Layout
 
@@ -126,8 +126,7 @@ def _vram_line(
     ]
     tail: list[tuple[float, str, str]] = [(float(others), "x" if ascii_only else "×", "other")] if others else []
     busy = vram.weights_bytes + pool + (others or 0)
-    of = f"/{gigabytes(vram.total_bytes)}" if vram.total_bytes else ""
-    said: Line = [(f" {gigabytes(busy)}{of} GB ", "strong")]
+    said: Line = [(f" {of_total(busy, vram.total_bytes or None)} ", "strong")]
     items: list[tuple[str, str]] = [
         (f"{marks[0]} weights {gigabytes(vram.weights_bytes)}", "weights"),
         (f"{marks[1]} KV in use {gigabytes(vram.kv_active_bytes)}", "generating"),
@@ -155,12 +154,12 @@ def _vram_line(
 def _host_line(history: History, host: HostTier, width: int, layout: Layout, ascii_only: bool) -> Line:
     marks = "#." if ascii_only else "█·"
     parts = [(float(host.used_bytes), marks[0], "host"), (float(host.free_bytes), marks[1], "free")]
-    said: Line = [(f" {gigabytes(host.used_bytes)}/{gigabytes(host.total_bytes)} GB ", "strong")]
+    said: Line = [(f" {of_total(host.used_bytes, host.total_bytes)} ", "strong")]
     tokens: Line = []
     if history.token_bytes:
         held, room = host.used_bytes / history.token_bytes, host.total_bytes / history.token_bytes
         tokens = [(f" {amount(held)} of {amount(room)} tokens ", "")]
-    pinned: Line = [(f" {gigabytes(host.pinned_bytes)} GB pinned ", "dim")] if host.pinned_bytes else []
+    pinned: Line = [(f" {of_total(host.pinned_bytes)} pinned ", "dim")] if host.pinned_bytes else []
     if not host.total_bytes:
         return _stack("HOST", [], 0.0, [[(" no host tier", "dim")]], [], width)
     trend = _trend(history.host_used, float(host.total_bytes), layout, ascii_only)

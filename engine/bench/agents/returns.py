@@ -166,10 +166,22 @@ class _Bench:
         self._block_tokens = BLOCK_TOKENS
 
     async def begin(self) -> str:
-        """Ask the server for the size of its blocks, and for its policy, which is returned."""
+        """Ask the server for the size of its blocks, and for its policy, which is returned.
+
+        Raises:
+            EngineError: it could bring back nothing, or tells no size.
+        """
         state = await self.state()
-        self._block_tokens = state.get("block_tokens", BLOCK_TOKENS)
-        return str(state["policy"])
+        size, policy = state.get("block_tokens") or BLOCK_TOKENS, str(state["policy"])
+        if type(size) is not int or size < 1:
+            raise EngineError(f"{self._url} says that its blocks have {size!r} tokens: is its kvtrace of another age?")
+        if DEMAND in cases_of(policy) and not state["tiers"]["host"]["total_bytes"]:
+            raise EngineError(
+                f"the server has no host tier for parked KV to come back from: give it a --kv-host, or --policy "
+                f"recompute instead of {policy}"
+            )
+        self._block_tokens = size
+        return policy
 
     async def state(self) -> dict[str, Any]:
         """The server's."""
@@ -217,7 +229,11 @@ class _Bench:
         elif case != RECOMPUTED:
             right = right and turn.host_tokens == 0
         if not right:
-            raise EngineError(f"the KV of return-{case} was not where it should have been: {sample}")
+            raise EngineError(
+                f"the KV of return-{case} was not where it should have been ({cached:,} of {whole:,} tokens were found, "
+                f"{turn.host_tokens or 0:,} of them on the host, {turn.reprefilled_tokens or 0:,} computed again, "
+                f"{sample.restored_bytes:,} bytes came back): is the host tier too small, or does somebody else use the server?"
+            )
 
     async def _send_away(self, agent: str, others: list[str]) -> str:
         """Let a tool start, and ``others`` need the whole pool, who wait for tools of their own then; the call's id."""
@@ -229,14 +245,16 @@ class _Bench:
         if self._on_hint is not None and pool > _LARGE * self._shape.context_tokens:
             self._on_hint(
                 f"every such sample fills the server's pool of {pool:,} tokens first: one with a --kv-vram that holds little "
-                f"more than {self._shape.context_tokens:,} is measured sooner"
+                f"more than {self._shape.context_tokens:,} tokens is measured sooner"
             )
         self._on_hint = None
         while _record(state["agents"], agent)["vram_bytes"]:
             if len(others) == most:
-                hint = "give the server a --kv-vram that holds little more than one such context"
+                record = _record(state["agents"], agent)
                 raise EngineError(
-                    f"the KV of {agent} did not leave the device ({hint}): {_record(state['agents'], agent)}"
+                    f"the KV of {agent} did not leave the device ({record['vram_bytes']:,} bytes are there, "
+                    f"{record['host_bytes']:,} on the host): give the server a --kv-vram that holds little more than one such "
+                    "context, and a --kv-host that holds several"
                 )
             others.append(f"return-other-{len(others)}")
             context = Context()

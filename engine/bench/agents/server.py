@@ -32,6 +32,7 @@ class ServerFacts:
     device: str | None = None
     device_name: str | None = None
     host_bytes: int | None = None
+    block_tokens: int | None = None
 
     @property
     def takes_spans(self) -> bool:
@@ -66,8 +67,15 @@ async def identify(url: str, key: str | None = None) -> ServerFacts:
     async with _session(key) as session:
         state = await read_state(session, url)
     if state is not None:
-        host_bytes = state["tiers"]["host"]["total_bytes"]
-        return ServerFacts(OURS, _version(OURS), state["policy"], state["device"], state.get("device_name"), host_bytes)
+        return ServerFacts(
+            OURS,
+            _version(OURS),
+            state["policy"],
+            state["device"],
+            state.get("device_name"),
+            state["tiers"]["host"]["total_bytes"],
+            state.get("block_tokens"),
+        )
     with contextlib.suppress(KeyError, TypeError):
         return ServerFacts("vllm", str((await _read(url, "/version", key))["version"]))
     return ServerFacts("other", None)

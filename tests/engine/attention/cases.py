@@ -192,7 +192,7 @@ def rotated_cases() -> Iterator[tuple[Case, bool]]:
     yield Case(sequences, 8, 2, 128, unwritten=(3,)), True
     yield Case(sequences, 3, 1, 64, window=20), False
     yield Case(sequences, 4, 2, 80), True
-    mixed = ((5, 40), (1, 130), (1, 0), (2, 2))
+    mixed = ((5, 40), (1, 130), (1, 0), (2, 2), (20, 60))
     yield Case(mixed, 8, 2, 64, extra_tokens=3), True
     yield Case(mixed, 3, 1, 80, window=20, unwritten=(0,)), False
 

@@ -41,6 +41,7 @@ def measured(folder: Path, policy: PolicyMode, pool_blocks: int, block_tokens: i
         block_tokens=block_tokens,
     )
     with running(settings) as server:
+        assert server.service.engine.state().block_tokens == block_tokens
         done = bench("--url", f"{server.url}/v1", *SMALL, "--json")
     assert done.returncode == 0, done.stderr
     assert ("is measured sooner" in done.stderr) == (pool_blocks * block_tokens > 8 * 100)

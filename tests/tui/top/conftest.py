@@ -26,7 +26,7 @@ def record(name: str = "api-1", state: AgentState = AgentState.GENERATING, **val
         "tool": None,
         "since_s": 1.0,
         "context_tokens": 1000,
-        "vram_bytes": 147_456_000,
+        "vram_bytes": 148_635_648,  # 63 blocks of 16 tokens of Qwen3-8B
         "host_bytes": 0,
         "tokens_per_s": None,
         "b": 0.5,

@@ -128,6 +128,17 @@ def test_spans_of_a_file_are_listed_without_an_engine(tmp_path: Path) -> None:
     assert "VRAM" not in done.output
 
 
+@pytest.mark.parametrize("text", ["", "def f(): ...\n", '{"resourceSpans": [}\n'])
+@pytest.mark.parametrize("how", ["--once", "--json"])
+def test_a_file_without_any_agents_span_is_exit_5(tmp_path: Path, text: str, how: str) -> None:
+    path = tmp_path / "nothing.jsonl"
+    path.write_text(text)
+    done = CliRunner().invoke(top, [how, str(path)])
+    assert isinstance(done.exception, CommandError)
+    assert done.exception.code == ExitCode.NO_DATA
+    assert "nothing.jsonl: is it a span file" in str(done.exception)
+
+
 def test_demo_needs_nothing() -> None:
     done = CliRunner().invoke(top, ["--demo", "--once", "--agents", "3"])
     assert "3 agents" in done.output

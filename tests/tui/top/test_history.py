@@ -184,6 +184,14 @@ def test_recompute_cost_follows_the_engines_own_prefill_rate() -> None:
     assert history.recompute_s(147_456 * 500) == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize(("size", "tokens"), [(16, 1008), (128, 1024), (0, 1000)])
+def test_bytes_a_token_are_those_of_whole_blocks(size: int, tokens: int) -> None:
+    history = History()
+    one = sample(record(vram_bytes=tokens * 500))
+    history.add(replace(one, snapshot=replace(one.snapshot, block_tokens=size)))
+    assert history.token_bytes == pytest.approx(500)
+
+
 def test_spans_alone_wait_for_tools_and_are_nowhere() -> None:
     history = History()
     history.add(sample(record(state=WAITING, tool="bash"), kind=SourceKind.SPANS))

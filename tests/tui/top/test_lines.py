@@ -7,7 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from kvtrace.tui.top.lines import amount, bar, cell, first_that_fits, fit, seconds, spark, spread, text_of, width_of
+from kvtrace.tui.top.lines import (
+    amount,
+    bar,
+    cell,
+    first_that_fits,
+    fit,
+    of_total,
+    seconds,
+    spark,
+    spread,
+    text_of,
+    width_of,
+)
 
 TEXTS = st.text(st.characters(exclude_categories=["C", "M", "Z"]), max_size=30)
 LINES = st.lists(st.tuples(TEXTS, st.just("")), max_size=5)
@@ -82,6 +94,21 @@ def test_seconds_never_take_more_than_six_characters(value: float) -> None:
 )
 def test_seconds_change_their_unit(value: float, said: str) -> None:
     assert seconds(value) == said
+
+
+@pytest.mark.parametrize(
+    ("used", "total", "said"),
+    [
+        (8_110_000_000, 16e9, "8.1/16.0 GB"),
+        (11_800_000, 12_600_000, "12/13 MB"),
+        (0, 16e9, "0.0/16.0 GB"),
+        (0, 0, "0.0/0.0 GB"),
+        (51e9, None, "51.0 GB"),
+        (3_000_000, None, "3 MB"),
+    ],
+)
+def test_a_part_and_its_whole_are_in_one_unit(used: float, total: float | None, said: str) -> None:
+    assert of_total(used, total) == said
 
 
 def test_first_choice_that_fits_is_taken_and_the_last_is_cut() -> None:

@@ -31,3 +31,18 @@ def test_a_pool_full_of_what_can_go_at_once_is_not_called_full(width: int, layou
     said = text_of(panels(one, history, width, layout, ascii_only=True)[0])
     assert "25%" in said
     assert "100%" not in said
+
+
+def test_small_tiers_are_said_in_megabytes_alone() -> None:
+    one = sample(record(), at_s=0)
+    tiers = one.snapshot.tiers
+    host = replace(
+        tiers.host, used_bytes=11_800_000, total_bytes=12_600_000, free_bytes=800_000, pinned_bytes=5_000_000
+    )
+    one = replace(one, snapshot=replace(one.snapshot, tiers=replace(tiers, host=host)))
+    history = History()
+    history.add(one)
+    said = text_of(panels(one, history, 200, Layout.WIDE, ascii_only=True)[1])
+    assert "12/13 MB" in said
+    assert "5 MB pinned" in said
+    assert "GB" not in said

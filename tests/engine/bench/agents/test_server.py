@@ -66,8 +66,10 @@ def test_nothing_is_waited_for_where_nothing_is_pinned(state: dict[str, str]) ->
 def test_servers_are_told_apart() -> None:
     ours = against({"/v1/kv/state": states(7)}, identify)
     assert (ours.engine, ours.policy, ours.host_bytes, ours.takes_spans) == ("kvtrace", "auto", 7, True)
-    named = ({**state, "device_name": "NVIDIA H200"} for state in states(7))
-    assert against({"/v1/kv/state": named}, identify).device_name == "NVIDIA H200"
+    assert (ours.device_name, ours.block_tokens) == (None, None)
+    named = ({**state, "device_name": "NVIDIA H200", "block_tokens": 32} for state in states(7))
+    told = against({"/v1/kv/state": named}, identify)
+    assert (told.device_name, told.block_tokens) == ("NVIDIA H200", 32)
     theirs = against({"/version": iter([{"version": "0.25.1"}])}, identify)
     assert theirs == ServerFacts("vllm", "0.25.1")
     assert against({}, identify) == ServerFacts("other", None)
