@@ -183,6 +183,23 @@ def test_the_size_of_blocks_is_what_was_asked_for(options: list[str], size: int 
     assert _settings("smollm2", context.params).block_tokens == size
 
 
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (
+            "step_tokens is 4 but slots is 8: raise step_tokens to at least 8",
+            "--step-tokens is 4 but --slots is 8: raise --step-tokens to at least 8",
+        ),
+        ("context_tokens is 9; give at least 10", "--context is 9; give at least 10"),
+        ("all 8 slots are taken", "all 8 slots are taken"),
+    ],
+)
+def test_settings_of_the_engine_are_called_as_their_options(said: str, shown: str) -> None:
+    from kvtrace.tui.commands.serve import _in_options
+
+    assert _in_options(said) == shown
+
+
 def test_an_empty_key_opens_no_door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = tmp_path / "key"
     key.write_text("\n")

@@ -25,6 +25,15 @@ _COUNT = click.IntRange(min=1)
 _LOOPBACK = ("127.", "::1", "localhost")
 _EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+_OPTIONS = {
+    "context_tokens": "--context",
+    "step_tokens": "--step-tokens",
+    "mixed_step_tokens": "--mixed-step-tokens",
+    "slots": "--slots",
+    "queue_requests": "--queue",
+    "max_agents": "--max-agents",
+}
+_SETTING = re.compile(rf"(?<![\w-])({'|'.join(_OPTIONS)})(?= is | to at least|$)")
 
 
 def _named_device(_context: click.Context, _option: click.Parameter, name: str) -> str:
@@ -145,7 +154,7 @@ def _settings(model: str, options: dict[str, Any]) -> ServerSettings:
             vllm_metrics=options["vllm_metrics"],
         )
     except (ConfigError, ValueError) as error:
-        raise click.UsageError(str(error)) from error
+        raise click.UsageError(_in_options(str(error))) from error
 
 
 def _forecast(file: Path | None) -> dict[str, Any] | None:
@@ -197,7 +206,7 @@ def _launch(settings: ServerSettings, talk: Console, key_header: str) -> Launche
     try:
         server = Launched(settings, lambda phase, seconds: talk.print(f"{seconds:6.1f} s  {phase}"), ready)
     except EngineError as error:
-        raise CommandError(str(error)) from error
+        raise CommandError(_in_options(str(error))) from error
     return server
 
 
@@ -214,7 +223,12 @@ def _run(server: Launched) -> None:
             raise CommandError(str(error)) from error
         raise CommandError(f"{error.name} is not installed; run: pip install 'kvtrace[engine]'") from error
     except EngineError as error:
-        raise CommandError(str(error)) from error
+        raise CommandError(_in_options(str(error))) from error
+
+
+def _in_options(message: str) -> str:
+    """``message`` of the engine with its settings called as the command line calls them."""
+    return _SETTING.sub(lambda found: _OPTIONS[found[0]], message)
 
 
 def _leave(code: ExitCode) -> None:
@@ -228,6 +242,9 @@ def _leave(code: ExitCode) -> None:
 
 def _banner(talk: Console, url: str, started: Started, key_header: str) -> None:
     body = json.dumps({"model": started.model_id, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 32})
+    parked = f"{started.host_tokens:,} tokens more of parked agents"
+    if not started.host_tokens:
+        parked = "none: what leaves there is computed again"
     rows = (
         ("URL", f"{url}/v1"),
         ("model", started.model_id),
@@ -237,7 +254,7 @@ def _banner(talk: Console, url: str, started: Started, key_header: str) -> None:
             "KV in VRAM" if started.device != "cpu" else "KV in RAM",
             f"{started.vram_tokens:,} tokens in blocks of {started.block_tokens}",
         ),
-        ("KV on the host", f"{started.host_tokens:,} tokens more of parked agents"),
+        ("KV on the host", parked),
         ("policy", started.policy),
     )
     talk.print(f"\nready after {started.seconds:.1f} s")
