@@ -115,7 +115,8 @@ def test_a_client_that_leaves_frees_its_blocks(tiny_server: Running) -> None:
         slowed(tiny_server, 0.02),
         tiny_server.http.stream("POST", "/v1/completions", json=body | {"stream": True}) as response,
     ):
-        next(events(response.iter_lines()))
+        chunks = events(response.iter_lines())  # kept: with it the connection would be closed
+        next(chunks)
         until(lambda: _active_bytes(tiny_server) > 0)
     until(lambda: _open(tiny_server) == 0)
     until(lambda: _active_bytes(tiny_server) == 0)
