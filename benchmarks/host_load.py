@@ -34,9 +34,8 @@ from urllib.request import urlopen
 from machine import describe
 
 SCHEMA_VERSION: Final = 1
-BLOCK_TOKENS: Final = 32  # as on a GPU
-BLOCK_BYTES: Final = BLOCK_TOKENS * 2048  # of random:tiny in float32
-POOL_BLOCKS, HOST_BLOCKS = 1718, 10_922  # as docs/proof.md has them
+TOKEN_BYTES: Final = 2048  # of random:tiny in float32
+POOL_TOKENS, HOST_TOKENS = 55_000, 349_520  # as docs/proof.md has them
 LAUNCH_S: Final = 0.0008  # a launch is so long in the driver, where it does not hold Python's lock
 PAUSE_S: Final = 0.25  # a device that had nothing to do for so long was not wanted
 LATE_S: Final = 0.0003
@@ -217,15 +216,15 @@ def serve(file: Path, options: Sequence[str]) -> None:
     command_line()
 
 
-def measure(agents: int, seconds: float, runs: int) -> tuple[list[dict[str, Any]], list[float]]:
+def measure(agents: int, seconds: float, runs: int, block_tokens: int) -> tuple[list[dict[str, Any]], list[float]]:
     """Start the server, let the agents work ``runs`` times, and stop it: what it noted of each run, and turns/s."""
     port = _free_port()
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryDirectory() as folder:
         file, log = Path(folder, "launches.json"), Path(folder, "serve.log")
-        sizes = ["--kv-vram", str(POOL_BLOCKS * BLOCK_BYTES), "--kv-host", str(HOST_BLOCKS * BLOCK_BYTES)]
+        sizes = ["--kv-vram", str(POOL_TOKENS * TOKEN_BYTES), "--kv-host", str(HOST_TOKENS * TOKEN_BYTES)]
         options = ["random:tiny", "--device", "cpu", *sizes, "--context", "8192", "--port", str(port)]
-        options += ["--block-tokens", str(BLOCK_TOKENS)]
+        options += ["--block-tokens", str(block_tokens)]
         with log.open("wb") as out:
             command = [sys.executable, __file__, "--serve", str(file), "--", *options]
             server = subprocess.Popen(command, stdout=out, stderr=out, env=os.environ | {"OMP_NUM_THREADS": "1"})
@@ -298,6 +297,7 @@ def main() -> None:
     parser.add_argument("--agents", type=int, default=48)
     parser.add_argument("--seconds", type=float, default=40.0, help="of each run")
     parser.add_argument("--runs", type=int, default=2, help="one after the other, on one server")
+    parser.add_argument("--block-tokens", type=int, default=32, help="of a KV block; 32 is a GPU's own size")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--serve", type=Path, metavar="FILE", help=argparse.SUPPRESS)
     parser.add_argument("options", nargs="*", help=argparse.SUPPRESS)
@@ -305,7 +305,7 @@ def main() -> None:
     if asked.serve is not None:
         serve(asked.serve, asked.options)
         return
-    runs, rates = measure(asked.agents, asked.seconds, asked.runs)
+    runs, rates = measure(asked.agents, asked.seconds, asked.runs, asked.block_tokens)
     if not runs:
         sys.exit("too few steps to tell anything: give more --seconds")
     print(table(runs, rates))
@@ -314,6 +314,7 @@ def main() -> None:
             "schema_version": SCHEMA_VERSION,
             "agents": asked.agents,
             "seconds": asked.seconds,
+            "block_tokens": asked.block_tokens,
             "turns_per_s": rates,
         }
         about = {"machine": describe("kvtrace", "torch", "uvloop", "aiohttp")}

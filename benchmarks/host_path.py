@@ -17,25 +17,27 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from machine import describe
-from timed_device import GEOMETRY, Clock, TimedMover, TimedRunner, Watch
+from timed_device import Clock, TimedMover, TimedRunner, Watch
 
 from kvtrace.engine.bench.agents.workload import AgentPlan, Shape, ToolCall, closed_loop
 from kvtrace.engine.config import EngineConfig, PolicyMode
+from kvtrace.engine.geometry import GPU_BLOCK_TOKENS
 from kvtrace.engine.loop import EngineCore, StepResult
 from kvtrace.engine.process import own_process
 from kvtrace.engine.sequence import Sampling
+from kvtrace.engine.simulation.agents import QWEN3_8B
 from kvtrace.engine.state import EngineInfo
 from kvtrace.engine.swap.contract import Direction
 from kvtrace.tracer.signals import ToolEnded, ToolStarted
 
 SCHEMA_VERSION = 1
-DEVICE_BLOCKS, HOST_BLOCKS, SLOTS = 55_000 // GEOMETRY.block_tokens, (48 << 30) // GEOMETRY.block_bytes, 8
+POOL_TOKENS, HOST_BYTES, SLOTS = 55_000, 48 << 30, 8
 SIGNAL_S = 0.002  # from the tool's end to the request
 PUBLISH_NS = 100_000_000
 PARTS = ("collect", "hand out", "read", "chunks", "launch", "submit copies")
@@ -61,6 +63,7 @@ class Setup:
     signals: bool
     step_tokens: int
     seed: int
+    block_tokens: int
 
 
 class Stage:
@@ -71,11 +74,16 @@ class Stage:
 
     def __init__(self, setup: Setup, shape: Shape | None = None) -> None:
         self.clock, self.watch, self.figures = Clock(), Watch(), Figures()
-        self.runner, self.mover = TimedRunner(self.clock, self.watch), TimedMover(self.clock, self.watch)
+        shaped = replace(QWEN3_8B, block_tokens=setup.block_tokens)
+        pools = POOL_TOKENS // shaped.block_tokens, HOST_BYTES // shaped.block_bytes
+        self.runner, self.mover = (
+            TimedRunner(self.clock, self.watch),
+            TimedMover(self.clock, self.watch, shaped.block_bytes),
+        )
         shape = shape or Shape(setup.agents)
-        config = EngineConfig(DEVICE_BLOCKS, HOST_BLOCKS, SLOTS, setup.step_tokens, policy=setup.policy, pipelined=True)
+        config = EngineConfig(*pools, SLOTS, setup.step_tokens, policy=setup.policy, pipelined=True)
         info = EngineInfo(model="random:qwen3-8b", device="none", weights_bytes=0)
-        self.core = EngineCore(config, GEOMETRY, self.runner, self.mover, self.clock, info)
+        self.core = EngineCore(config, shaped, self.runner, self.mover, self.clock, info)
         self._plans = closed_loop(shape, _tools(setup.seed), setup.seed)
         self._signals = setup.signals
         self._events: list[tuple[int, int, Callable[[], None]]] = []
@@ -246,13 +254,14 @@ def main() -> None:
     parser.add_argument("--policy", default="auto", help="auto, swap, eager, recompute or keep")
     parser.add_argument("--no-signals", action="store_true", help="no tool tells of its start or end")
     parser.add_argument("--step-tokens", type=int, default=2048)
+    parser.add_argument("--block-tokens", type=int, default=GPU_BLOCK_TOKENS, help="of a KV block")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--json", type=Path, help="write the figures here as well")
     parser.add_argument("--profile", type=Path, help="profile the run instead, and write the profile here")
     options = parser.parse_args()
     policy, signals = PolicyMode(options.policy), not options.no_signals
-    setup = Setup(options.agents, policy, signals, options.step_tokens, options.seed)
+    setup = Setup(options.agents, policy, signals, options.step_tokens, options.seed, options.block_tokens)
     if options.profile:
         with cProfile.Profile(time.thread_time) as profile:
             Stage(setup).run()

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kvtrace.engine.batch import Chunk
-from kvtrace.engine.geometry import GPU_BLOCK_TOKENS, KVGeometry
 from kvtrace.engine.swap.contract import Copy, CopyDone, Direction, Fence
 
-GEOMETRY: Final = KVGeometry(layers=36, kv_heads=8, head_dim=128, element_bytes=2, block_tokens=GPU_BLOCK_TOKENS)
 LINK_BYTES_PER_S: Final = 53e9
 
 
@@ -100,9 +98,9 @@ class TimedRunner:
 class TimedMover:
     """Carries out copies one after the other each way, at the link's rate; ``polled`` is what :meth:`poll` gave last."""
 
-    def __init__(self, clock: Clock, watch: Watch) -> None:
+    def __init__(self, clock: Clock, watch: Watch, block_bytes: int) -> None:
         self._clock, self._watch = clock, watch
-        self._copy_ns = int(GEOMETRY.block_bytes / LINK_BYTES_PER_S * 1e9)
+        self._copy_ns = int(block_bytes / LINK_BYTES_PER_S * 1e9)
         self._queues: dict[Direction, deque[CopyDone]] = {direction: deque() for direction in Direction}
         self._free_ns = dict.fromkeys(Direction, 0)
         self.polled: list[CopyDone] = []

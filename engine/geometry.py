@@ -8,19 +8,18 @@ from typing import Final
 
 BLOCK_TOKENS: Final = 16
 GPU_BLOCK_TOKENS: Final = 32
-"""Deciding on a block and queueing its copies costs the engine's thread the same whatever its size, and a fast card waits for
-that thread. Larger blocks are shared by fewer agents: a prefix counts up to its last full block."""
+"""Deciding on a block of twice the size and queueing its copies costs the engine's thread less than twice as much (docs/policy.md),
+and a fast card waits for that thread. Larger blocks are shared by fewer agents: a prefix counts up to its last full block."""
 BLOCK_SIZES: Final = (16, 32, 64, 128)
+
+MOST_PARTS: Final = 6
+"""Groups of layers that a block may arrive in. With more of them less of a step is left once the last one is there, and each
+takes a device graph of its own."""
 
 
 def default_block_tokens(*, gpu: bool) -> int:
     """Positions of a block where nobody asks for another size."""
     return GPU_BLOCK_TOKENS if gpu else BLOCK_TOKENS
-
-
-MOST_PARTS: Final = 6
-"""Groups of layers that a block may arrive in. With more of them less of a step is left once the last one is there, and each
-takes a device graph of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ class Machine:
     of ``n`` sequences that decode beside them ``beside_ms + beside_each_ms * n``, and the step never takes less than its
     decoding alone. ``link_bytes_per_s`` is one way. ``batched``: one call copies many blocks, so that
     the last of a restore crosses in groups of layers. ``step_host_ms`` is what a step costs the engine's thread, ``return_host_ms``
-    what the return of an agent does, and ``copy_host_us`` what each copy to the device does, to be decided on and
+    what the return of an agent does, and ``copy_host_us`` what each copy of a block of 32 tokens to the device does, to be decided on and
     queued: hidden as long as the device has something to do. ``request_ms`` passes between a client and the engine.
     """
 

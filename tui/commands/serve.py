@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvtrace.engine.geometry import BLOCK_SIZES
+
 from ..exits import CommandError, ExitCode
 from ..sizes import Size
 
@@ -74,7 +76,7 @@ def _named_device(_context: click.Context, _option: click.Parameter, name: str) 
 @click.option("--mixed-step-tokens", type=_COUNT, help="Most tokens of a step in which nearly all slots decode.")
 @click.option(
     "--block-tokens",
-    type=click.Choice(["16", "32", "64", "128"]),
+    type=click.Choice([str(size) for size in BLOCK_SIZES]),
     help="Tokens of a KV block.  [default: 32 on a GPU, else 16]",
 )
 @click.option("--queue", type=_COUNT, default=256, show_default=True, help="Most requests that wait; then 429.")
